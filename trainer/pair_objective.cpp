@@ -157,7 +157,9 @@ StageLoss PairObjective::losses(const Tensor& tokens, int microbatch) {
     for (const Tensor& each : {accuracies, margins, (chosen + rejected) * 0.5}) logged.push_back(each.sum());
     if (layout.pairs > 0) add_extremes(sums.detach().to(at::kFloat));
   } else {
-    for (const Tensor& each : {chosen, rejected, accuracies, margins, values.chosen, values.rejected}) {
+    // As TRL and LLaMA-Factory: the log-probabilities that the loss is of.
+    const OfPairs logps = arguments_.is_of_means() ? token_means(values, halves(layout.lengths)) : values;
+    for (const Tensor& each : {chosen, rejected, accuracies, margins, logps.chosen, logps.rejected}) {
       logged.push_back(each.sum());
     }
   }

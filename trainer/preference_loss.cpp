@@ -26,10 +26,6 @@ struct Terms {
   Tensor margin() const { return (ratios.chosen - ratios.rejected) * beta(); }
 };
 
-OfPairs divided(const OfPairs& sums, const OfPairs& lengths) {
-  return {sums.chosen / lengths.chosen, sums.rejected / lengths.rejected};
-}
-
 Tensor sigmoid_loss(const Terms& t) {
   const Tensor margin = t.margin();
   const Tensor loss = at::log_sigmoid(margin) * (t.smoothing() - 1);
@@ -76,12 +72,16 @@ Tensor losses_of(const Terms& terms) {
 
 }  // namespace
 
+OfPairs token_means(const OfPairs& sums, const OfPairs& lengths) {
+  return {sums.chosen / lengths.chosen, sums.rejected / lengths.rejected};
+}
+
 PairLosses preference_losses(const PreferenceArguments& a, const OfPairs& policy, const OfPairs& reference,
                              const OfPairs& lengths, at::ScalarType as) {
   const auto typed = [as](const OfPairs& x) { return OfPairs{x.chosen.to(as), x.rejected.to(as)}; };
   OfPairs ratios = policy;
   if (a.uses_reference()) ratios = {policy.chosen - reference.chosen, policy.rejected - reference.rejected};
-  const Terms terms{a, typed(ratios), typed(divided(ratios, lengths)), typed(divided(policy, lengths))};
+  const Terms terms{a, typed(ratios), typed(token_means(ratios, lengths)), typed(token_means(policy, lengths))};
   const OfPairs& rewarded = a.is_of_means() ? terms.policy_means : terms.ratios;
   return {losses_of(terms), {rewarded.chosen.detach() * a.beta, rewarded.rejected.detach() * a.beta}};
 }

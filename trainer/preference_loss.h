@@ -25,6 +25,9 @@ struct OfPairs {
   at::Tensor chosen, rejected;
 };
 
+// Returns the means over |lengths| tokens of completions whose sums are |sums|.
+OfPairs token_means(const OfPairs& sums, const OfPairs& lengths);
+
 struct PairLosses {
   at::Tensor losses;  // [pairs]
   OfPairs rewards;    // b (c - c_ref), b (j - j_ref); of the means where the loss is of these; without graph

@@ -1,17 +1,12 @@
 """Preferences beside TRL's: preferences.py PROGRAM [--platform P]
 
-Trains for some steps on pairs with the program and with transformers, where losses and metrics are computed by TRL's own
-code (DPOTrainer._compute_loss and RewardTrainer.compute_loss, taken from its source, since the package itself needs more
-than this test has), under layouts, packed, with an adapter, with every loss; those that TRL does not have any more are
-written down here. The tokens of pairs are those of DPOTrainer._prepare_dataset. With --platform it is one run
-with an adapter, on that platform. Exit code 77: something is not there.
+Trains for some steps on pairs with the program and with transformers, where losses and metrics are computed by the code of TRL
+and LLaMA-Factory (preference_peers.py, and RewardTrainer.compute_loss), under layouts, packed, with an adapter, with every
+loss. The tokens of pairs are those of DPOTrainer._prepare_dataset. With --platform it is one run with an adapter, on that
+platform. Exit code 77: a package is missing.
 """
 
-import __future__
 import argparse
-import ast
-import contextlib
-import importlib.util
 import itertools
 import json
 import logging
@@ -28,14 +23,12 @@ from types import SimpleNamespace
 try:
     import peft
     import torch
-    import torch.nn.functional as F
     import transformers
     from safetensors.torch import load_file
-    if importlib.util.find_spec("trl") is None:
-        raise ImportError("No module named 'trl'")
     from lora_in_peft import make_four_bit_models
+    from preference_peers import LOSS, TRL, WithLogProbs, factory_loss, functions_of, in_trl, nothing, passed_on, trl_trainer
 except ImportError as missing:
-    print(f"skipped: {missing}; install torch, transformers, peft and the wheel of trl for this Python")
+    print(f"skipped: {missing}; ./run installs torch, transformers, peft, trl and llamafactory into .venv")
     sys.exit(77)
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -71,36 +64,7 @@ def run(*command, fails=False):
 # ----------------------------------------------------------------------------------------------------------- TRL's code
 
 
-def functions_of_trl(path, names, values):
-    """Functions and methods of a file of TRL, with |values| as the names around them."""
-    root = Path(importlib.util.find_spec("trl").submodule_search_locations[0])
-    tree = ast.parse((root / path).read_text())
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
-    if {node.name for node in found} != set(names):
-        raise AssertionError(f"{path} has {[node.name for node in found]}, not all of {names}; this test is for TRL 1.16")
-    for node in found:
-        node.decorator_list = []
-    scope = dict(values)
-    code = compile(ast.Module(found, []), path, "exec", flags=__future__.annotations.compiler_flag)
-    exec(code, scope)
-    return scope
-
-
-@contextlib.contextmanager
-def nothing(*_, **__):
-    yield
-
-
-@contextlib.contextmanager
-def adapter_off(model, adapter_name=None):
-    with model.disable_adapter():
-        yield
-
-
-LOSS = functions_of_trl("trainer/dpo_trainer.py", ["_compute_loss"], {
-    "torch": torch, "F": F, "contextlib": contextlib, "disable_gradient_checkpointing": nothing, "use_adapter": adapter_off,
-    "is_peft_model": lambda model: model.is_peft})["_compute_loss"]
-REWARD_LOSS = functions_of_trl("trainer/reward_trainer.py", ["compute_loss"], {"torch": torch, "nn": torch.nn})["compute_loss"]
+REWARD_LOSS = functions_of(TRL, "trainer/reward_trainer.py", ["compute_loss"], {"torch": torch, "nn": torch.nn})["compute_loss"]
 
 
 class Rows(list):
@@ -116,49 +80,16 @@ class Rows(list):
 
 
 def trl_tokens(rows, tokenizer, max_length):
-    helpers = functions_of_trl("data_utils.py", ["_tokenize", "common_prefix_length", "extract_prompt", "is_conversational"],
-                               {"ProcessorMixin": transformers.ProcessorMixin})
+    helpers = functions_of(TRL, "data_utils.py", ["_tokenize", "common_prefix_length", "extract_prompt", "is_conversational"],
+                           {"ProcessorMixin": transformers.ProcessorMixin})
     warned = logging.getLogger("trl")
     warned.warning_once = lambda text: None
-    prepare = functions_of_trl("trainer/dpo_trainer.py", ["_prepare_dataset"], {
+    prepare = functions_of(TRL, "trainer/dpo_trainer.py", ["_prepare_dataset"], {
         **helpers, "Dataset": Rows, "IterableDataset": type(None), "json": json, "logger": warned,
         "global_then_local_main_first": nothing})["_prepare_dataset"]
     args = SimpleNamespace(dataset_num_proc=None, max_length=max_length, truncation_mode="keep_start")
     prepared = prepare(SimpleNamespace(_tokenizer=tokenizer), Rows(rows), tokenizer, args, "train")
     return [{key: list(row[key]) for key in ("prompt_ids", "chosen_ids", "rejected_ids")} for row in prepared]
-
-
-class WithLogProbs(torch.nn.Module):
-    """A model that returns what TRL's fused output layer does, from all logits."""
-
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-        self.is_peft = isinstance(model, peft.PeftModel)
-        self.peft_config = {}
-
-    def disable_adapter(self):
-        return self.model.disable_adapter()
-
-    def forward(self, input_ids, attention_mask, labels, use_cache, fused_lm_head):
-        logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits[:, :-1].double()
-        next_ids, all_logps = labels[:, 1:], logits.log_softmax(-1)
-        logps = all_logps.gather(-1, next_ids.clamp_min(0).unsqueeze(-1)).squeeze(-1) * (next_ids != -100)
-        entropy = -(all_logps.exp() * all_logps).sum(-1)
-        return SimpleNamespace(log_probs=logps, entropy=entropy, mean_logits=logits.mean(-1),
-                               is_top1=logits.argmax(-1) == next_ids)
-
-
-def trainer_of(model, reference, settings):
-    wrapped = WithLogProbs(model)
-    gather = lambda value: value
-    return SimpleNamespace(
-        model=wrapped, ref_model=None if wrapped.is_peft else WithLogProbs(reference), ld_alpha=settings.get("ld_alpha"),
-        precompute_ref_logps=False, loss_types=[settings.get("pref_loss", "sigmoid")], loss_weights=[1.0],
-        beta=settings.get("pref_beta", 0.1), label_smoothing=settings.get("dpo_label_smoothing", 0.0), f_divergence_type="reverse_kl",
-        use_weighting=False, aux_loss_enabled=False, _metrics={"train": defaultdict(list)}, _total_train_tokens=0, _tp_size=1,
-        args=SimpleNamespace(gradient_checkpointing_kwargs=None),
-        accelerator=SimpleNamespace(device="cpu", gather=gather, gather_for_metrics=gather, unwrap_model=gather))
 
 
 # ------------------------------------------------------------------------------------------------------------ the data
@@ -179,41 +110,6 @@ def batch_of(pairs):
     return {"input_ids": pad([prompt + answer for prompt, answer in rows]),
             "attention_mask": pad([[1] * (len(prompt) + len(answer)) for prompt, answer in rows]),
             "completion_mask": pad([[0] * len(prompt) + [1] * len(answer) for prompt, answer in rows])}
-
-
-# --------------------------------------------------------------------------------------------- losses TRL does not have
-
-
-def own_loss(trainer, inputs, settings):
-    labels = inputs["input_ids"].masked_fill(inputs["completion_mask"] == 0, -100)
-    words = {key: inputs[key] for key in ("input_ids", "attention_mask")} | {"labels": labels, "use_cache": False, "fused_lm_head": True}
-    lengths = (labels[:, 1:] != -100).sum(1)
-    c, j = trainer.model(**words).log_probs.sum(1).chunk(2)
-    (c_mean, j_mean), beta = (trainer_sum / n for trainer_sum, n in zip((c, j), lengths.chunk(2))), settings.get("pref_beta", 0.1)
-    kind, e = settings.get("pref_loss", "sigmoid"), settings.get("dpo_label_smoothing", 0.0)
-    with torch.no_grad():
-        c_ref, j_ref = trainer.ref_model(**words).log_probs.sum(1).chunk(2)
-    if settings.get("reference_free"):
-        c_ref, j_ref = torch.zeros_like(c), torch.zeros_like(j)
-    d = (c - c_ref) - (j - j_ref)
-    rewards = beta * (c - c_ref), beta * (j - j_ref)
-    if kind == "sigmoid":
-        losses = -F.logsigmoid(beta * d) * (1 - e) - F.logsigmoid(-beta * d) * e
-    elif kind == "kto_pair":  # trl 0.8.6
-        c_kl, j_kl = (c - c_ref).mean().clamp(min=0), (j - j_ref).mean().clamp(min=0)
-        losses = torch.cat((1 - F.sigmoid(beta * (c - c_ref - j_kl)), 1 - F.sigmoid(beta * (c_kl - (j - j_ref)))))
-    elif kind == "orpo":  # LLaMA-Factory
-        log_odds = (c_mean - j_mean) - (torch.log1p(-torch.exp(c_mean)) - torch.log1p(-torch.exp(j_mean)))
-        losses, rewards = -c_mean + beta * -F.logsigmoid(log_odds), (beta * c_mean, beta * j_mean)
-    elif kind == "simpo":
-        losses, rewards = -F.logsigmoid(beta * (c_mean - j_mean - settings["simpo_gamma"] / beta)), (beta * c_mean, beta * j_mean)
-    else:
-        raise AssertionError(kind)
-    metrics = trainer._metrics["train"]
-    for name, value in {"rewards/chosen": rewards[0], "rewards/rejected": rewards[1], "logps/chosen": c, "logps/rejected": j,
-                        "rewards/accuracies": (rewards[0] > rewards[1]).double(), "rewards/margins": rewards[0] - rewards[1]}.items():
-        metrics[name].append(value.mean().item())
-    return losses.mean() + settings.get("pref_ftx", 0.0) * -c_mean.mean()
 
 
 # ------------------------------------------------------------------------------------------------------------- training
@@ -277,17 +173,18 @@ def expected(steps, settings, adapter=None, reference=MODEL, dtype=torch.float64
     model = load(start)
     if adapter:
         model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
-    model = model.to(dtype)
-    trainer = trainer_of(model, load(reference).to(dtype), settings)
-    in_trl = settings.get("pref_loss", "sigmoid") in ("sigmoid", "hinge", "ipo", "robust") and not (
-        settings.get("reference_free") or settings.get("pref_ftx")
-        or settings.get("pref_loss", "sigmoid") == "sigmoid" and settings.get("dpo_label_smoothing"))
+    model, reference_model = model.to(dtype), load(reference).to(dtype)
+    wrapped = WithLogProbs(model)
+    trainer = trl_trainer(wrapped, None if wrapped.is_peft else WithLogProbs(reference_model), settings)
+    metrics = trainer._metrics["train"]
 
     def loss_of(some):
         inputs = batch_of(some)
-        return LOSS(trainer, trainer.model, inputs, False) if in_trl else own_loss(trainer, inputs, settings)
+        if in_trl(settings):
+            return LOSS(trainer, wrapped, inputs, False)
+        return factory_loss(model, reference_model, inputs, settings, metrics)
 
-    return steps_of(model, steps, loss_of, trainer._metrics["train"])
+    return steps_of(model, steps, loss_of, metrics)
 
 
 def train(program, data, output, *words, model=MODEL, stage="dpo"):
@@ -477,9 +374,8 @@ def expected_rewards(start, steps, center, adapter=None):
     if adapter:
         model = peft.PeftModel.from_pretrained(model, adapter, is_trainable=True)
     model = model.double()
-    gather = lambda value: value
     trainer = SimpleNamespace(model=model, args=SimpleNamespace(center_rewards_coefficient=center), _metrics={"train": defaultdict(list)},
-                              _total_train_tokens=0, _tp_size=1, accelerator=SimpleNamespace(gather_for_metrics=gather, gather=gather))
+                              _total_train_tokens=0, _tp_size=1, accelerator=SimpleNamespace(gather_for_metrics=passed_on, gather=passed_on))
 
     def loss_of(some):
         inputs = {key: value for key, value in batch_of(some).items() if key != "completion_mask"}
