@@ -17,6 +17,7 @@ from pathlib import Path
 import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
+from largest import largest
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
 
 import numpy
@@ -158,10 +159,10 @@ def compare(name, steps, weights, wanted_steps, wanted_weights):
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
     assert len(steps) == len(wanted_steps), f"{name}: {len(steps)} steps"
     for (loss, norm), (wanted_loss, wanted_norm) in zip(steps, wanted_steps):
-        worst["loss"] = max(worst["loss"], abs(loss - wanted_loss))
-        worst["norm"] = max(worst["norm"], abs(norm - wanted_norm) / wanted_norm)
+        worst["loss"] = largest(worst["loss"], abs(loss - wanted_loss))
+        worst["norm"] = largest(worst["norm"], abs(norm - wanted_norm) / wanted_norm)
     for tensor, wanted in wanted_weights.items():
-        worst["weight"] = max(worst["weight"], ((weights[tensor] - wanted).norm() / wanted.norm()).item())
+        worst["weight"] = largest(worst["weight"], ((weights[tensor] - wanted).norm() / wanted.norm()).item())
     print(f"{name}: differences " + ", ".join(f"{what} {value:.2g}" for what, value in worst.items()), flush=True)
     for what, bound in (("loss", LOSS), ("norm", NORM), ("weight", WEIGHT)):
         assert worst[what] <= bound, f"{name}: {what} differs by {worst[what]:.3g}, bound {bound:g}"

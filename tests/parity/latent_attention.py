@@ -18,6 +18,7 @@ from pathlib import Path
 import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
+from largest import largest
 from random_models import differences, in_files, make_model, reference, torch, transformers  # exits with 77 where they are not
 from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpLayer
@@ -76,7 +77,7 @@ def compare_layouts(program, name, family, settings, layouts, tokens, folder):
     for layout, words in layouts.items():
         dump = probe(program, folder / "model", folder, "--dtype", "float32", *words)
         first = first or dump
-        worst["logits"] = max(worst["logits"], (dump["logits"].double() - expected["logits"]).abs().max().item())
+        worst["logits"] = largest(worst["logits"], (dump["logits"].double() - expected["logits"]).abs().max().item())
         for what, tensor, share in differences(expected, dump):
             assert share <= GRADIENT, f"{name}, {layout}: {tensor} {what} by {share:.3g}, bound {GRADIENT:g}"
             worst["gradient"] = max(worst["gradient"], share)

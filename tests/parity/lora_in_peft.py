@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import preloaded
+from largest import largest
 
 try:
     import peft
@@ -86,7 +87,7 @@ def train(program, data, output, *words, model=MODEL):
 def compare_losses(name, found, wanted):
     if len(found) != len(wanted):
         raise AssertionError(f"{name}: {len(found)} steps instead of {len(wanted)}")
-    worst = max(abs(a - b) for a, b in zip(found, wanted))
+    worst = largest(*(abs(a - b) for a, b in zip(found, wanted)))
     if not worst <= LOSS_BOUND:
         raise AssertionError(f"{name}: losses differ by {worst:.3g}, bound {LOSS_BOUND:g}")
     print(f"{name}: losses of {len(found)} steps within {worst:.2g} of peft's", flush=True)
@@ -238,7 +239,7 @@ def compare_start(program, init, data, batch, folder, layout):
         # Vectors of the r-th singular value turn by the rounding of W over the gap to the next one, 0.2 of it.
         bound = 1e-6 * torch.linalg.matrix_norm(weight, 2)
         for one, other in ((own, theirs), (rest, layer.base_layer.weight)):
-            worst = max(worst, ((one - other).abs().max() / bound).item())
+            worst = largest(worst, ((one - other).abs().max() / bound).item())
     if not worst <= 1:
         raise AssertionError(f"{init}: a pair or the rest of the weights differs from peft's by {worst:.2g} of the bound")
     print(f"{init}: pairs and the rest of the weights are peft's, {worst:.2g} of the bound", flush=True)
@@ -404,8 +405,8 @@ def compare_token_metrics(program, adapter, data, folder):
         logps, valid = logits.log_softmax(-1), wanted != -100
         entropy = (-(logps.exp() * logps).sum(-1) * valid).sum() / valid.sum()
         accuracy = ((logits.argmax(-1) == wanted) & valid).sum() / valid.sum()
-        worst = max(worst, abs(line["entropy"] - entropy.item()))
-        if abs(line["mean_token_accuracy"] - accuracy.item()) > 1e-7 or line["tokens"] != ids[:step + 1].numel():
+        worst = largest(worst, abs(line["entropy"] - entropy.item()))
+        if not abs(line["mean_token_accuracy"] - accuracy.item()) <= 1e-7 or line["tokens"] != ids[:step + 1].numel():
             raise AssertionError(f"step {step}: {line}, expected an accuracy of {accuracy} and {ids[:step + 1].numel()} tokens")
     if not worst <= LOSS_BOUND:
         raise AssertionError(f"entropies differ by {worst:.3g}, bound {LOSS_BOUND:g}")

@@ -17,6 +17,7 @@ from pathlib import Path
 import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
+from largest import largest
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
 
 STEPS, BATCH, LENGTH, LR, DECAY, MOMENTUM, BETAS = 6, 4, 16, 1e-2, 0.1, 0.9, (0.9, 0.95)
@@ -110,7 +111,7 @@ def train_here(program, folder, world, words, out="out", precision=()):
 
 def largest_share(weights, wanted):
     assert set(weights) == set(wanted), set(weights) ^ set(wanted)
-    return max(((weights[name] - wanted[name]).norm() / wanted[name].norm()).item() for name in wanted)
+    return largest(*(((weights[name] - wanted[name]).norm() / wanted[name].norm()).item() for name in wanted))
 
 
 def compare_predictions(name, out, ids, scores):
@@ -122,7 +123,7 @@ def compare_predictions(name, out, ids, scores):
         assert line["labels"] == row[1:].tolist(), f"{name}: labels of sample {line['index']}"
         assert line["predictions"] == wanted.argmax(-1).tolist(), f"{name}: predictions of sample {line['index']}"
         found, exact = torch.tensor(line["log_probs"]), wanted.gather(-1, row[1:, None]).squeeze(-1)
-        worst = max(worst, (found - exact).abs().max().item(), abs(line["loss"] + exact.mean().item()))
+        worst = largest(worst, (found - exact).abs().max().item(), abs(line["loss"] + exact.mean().item()))
     return worst
 
 
@@ -130,14 +131,14 @@ def compare(name, out, wanted_steps, wanted_evaluations, wanted_weights, wanted_
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "grad_norm" in line]
     assert len(lines) == STEPS, f"{name}: {len(lines)} steps"
-    worst = {"loss": max(abs(line["loss"] - loss) for line, (loss, _) in zip(lines, wanted_steps)),
-             "norm": max(abs(line["grad_norm"] / norm - 1) for line, (_, norm) in zip(lines, wanted_steps)),
+    worst = {"loss": largest(*(abs(line["loss"] - loss) for line, (loss, _) in zip(lines, wanted_steps))),
+             "norm": largest(*(abs(line["grad_norm"] / norm - 1) for line, (_, norm) in zip(lines, wanted_steps))),
              "weight": largest_share(load_file(out / "model" / "model.safetensors"), wanted_weights),
              "average": largest_share(load_file(out / "ema_model" / "model.safetensors"), wanted_average)}
     found = [json.loads(line) for line in (out / "eval_metrics.jsonl").read_text().splitlines()]
     assert len(found) == len(wanted_evaluations), f"{name}: {len(found)} evaluations"
     for line, ((loss_a, right_a), (loss_b, right_b)) in zip(found, wanted_evaluations):
-        worst["loss"] = max(worst["loss"], abs(line["eval_a_loss"] - loss_a), abs(line["eval_b_loss"] - loss_b))
+        worst["loss"] = largest(worst["loss"], abs(line["eval_a_loss"] - loss_a), abs(line["eval_b_loss"] - loss_b))
         for key, right in (("eval_a_accuracy", right_a), ("eval_b_accuracy", right_b),
                            ("eval_accuracy", (right_a * A + right_b * B) / (A + B))):
             assert abs(line[key] - right) < 1e-6, f"{name}: {key} is {line[key]}, not {right}"

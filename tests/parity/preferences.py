@@ -18,6 +18,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import preloaded
+from largest import largest
 from types import SimpleNamespace
 
 try:
@@ -211,7 +212,7 @@ def gradient_error(found, wanted):
     norm = sum(value.square().sum() for value in wanted.values()).sqrt().item()
     if norm < 0.01:
         raise AssertionError(f"gradients of norm {norm:g} show nothing")
-    return max((found[name] - value).abs().max().item() for name, value in wanted.items()) / max(1, norm)
+    return largest(*((found[name] - value).abs().max().item() for name, value in wanted.items())) / max(1, norm)
 
 
 def compare(name, found, wanted, factor=1):

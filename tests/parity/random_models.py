@@ -279,6 +279,16 @@ def differences(expected, dump):
             yield "extra", name, float("inf")
 
 
+def check_differences(expected, dump, bound, case):
+    """Returns the largest difference; raises for one above |bound|, or NaN."""
+    worst = 0.0
+    for what, name, share in differences(expected, dump):
+        if not share <= bound:
+            raise AssertionError(f"{case}: {name} {what} by {share:.3g}, bound {bound:g}")
+        worst = max(worst, share)
+    return worst
+
+
 def run_case(program, seed, folder, both):
     draw = random.Random(seed)
     family, settings = draw_config(draw, seed)
@@ -299,11 +309,8 @@ def run_case(program, seed, folder, both):
             if done.returncode != 0:
                 raise AssertionError(f"seed {seed}: {' '.join(command)}\n{done.stderr}")
             dump = load_file(str(folder / "dump.safetensors"))
-            for what, name, share in differences(expected, dump):
-                if share > bound:
-                    raise AssertionError(f"seed {seed}, {family} {json.dumps(settings)}, {dtype}, {layout}: {name} {what}"
-                                         f" by {share:.3g}, bound {bound:g}")
-                worst[dtype] = max(worst.get(dtype, 0), share)
+            share = check_differences(expected, dump, bound, f"seed {seed}, {family} {json.dumps(settings)}, {dtype}, {layout}")
+            worst[dtype] = max(worst.get(dtype, 0), share)
     return family, rope_name(settings), worst
 
 

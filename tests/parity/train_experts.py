@@ -18,6 +18,7 @@ from pathlib import Path
 import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
+from largest import largest
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
 
 STEPS, BATCH, MICRO, LENGTH = 20, 8, 2, 32
@@ -118,8 +119,8 @@ def compare(name, steps, weights, wanted_steps, wanted_weights):
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
     assert len(steps) == len(wanted_steps) and set(weights) == set(wanted_weights), name
     for number, ((loss, norm), (wanted_loss, wanted_norm)) in enumerate(zip(steps, wanted_steps), 1):
-        worst["loss"] = max(worst["loss"], abs(loss - wanted_loss))
-        worst["norm"] = max(worst["norm"], abs(norm - wanted_norm) / wanted_norm)
+        worst["loss"] = largest(worst["loss"], abs(loss - wanted_loss))
+        worst["norm"] = largest(worst["norm"], abs(norm - wanted_norm) / wanted_norm)
         assert worst["loss"] <= LOSS, f"{name}: loss {loss} of step {number}; transformers has {wanted_loss}"
         assert worst["norm"] <= NORM, f"{name}: gradient norm {norm} of step {number}; transformers has {wanted_norm}"
     for tensor, wanted in wanted_weights.items():
