@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -17,7 +18,7 @@
 namespace concord {
 namespace {
 
-constexpr uint64_t kMagic = 0x32304452424e4f43;  // "CONBRD02": what is not a board, or that of another version
+constexpr uint64_t kMagic = 0x33304452424e4f43;  // "CONBRD03": what is not a board, or that of another version
 constexpr int kMostRanks = 4096;
 
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -99,6 +100,12 @@ int JobBoard::ranks() const { return static_cast<int>(memory_->ranks); }
 RankNotes& JobBoard::rank(int index) { return memory_->notes[index]; }
 const RankNotes& JobBoard::rank(int index) const { return memory_->notes[index]; }
 
+int64_t JobBoard::newest(const std::atomic<int64_t> RankNotes::* field) const {
+  int64_t largest = -1;
+  for (int i = 0; i < ranks(); ++i) largest = std::max(largest, (rank(i).*field).load());
+  return largest;
+}
+
 void JobBoard::clear() {
   for (int i = 0; i < ranks(); ++i) {
     RankNotes& notes = rank(i);
@@ -106,6 +113,16 @@ void JobBoard::clear() {
          {&notes.phase, &notes.beats, &notes.limit, &notes.step, &notes.last_step_at, &notes.asked, &notes.answered}) {
       *field = 0;
     }
+  }
+}
+
+void JobBoard::note_complete_checkpoints() {
+  for (int i = 0; i < ranks(); ++i) {
+    RankNotes& notes = rank(i);
+    const int64_t step = notes.writes_step;
+    if (step <= notes.kept_step || ::access(notes.writes_to.data(), F_OK) != 0) continue;
+    notes.kept_step = step;
+    notes.saved_step = std::max<int64_t>(notes.saved_step, step);
   }
 }
 

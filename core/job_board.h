@@ -44,6 +44,7 @@ const char* to_string(RankPhase phase);
 // One rank's part. Times are nanoseconds of CLOCK_MONOTONIC, which all processes of a machine share.
 struct RankNotes {
   static constexpr size_t kTextBytes = 3 << 10;
+  static constexpr size_t kPathBytes = 1 << 10;
 
   std::atomic<int64_t> phase = 0;         // a RankPhase
   std::atomic<int64_t> beats = 0;         // grows with every sign of life
@@ -52,10 +53,12 @@ struct RankNotes {
   std::atomic<int64_t> last_step_at = 0;  // when
   std::atomic<int64_t> saved_step = -1;   // of the newest complete checkpoint, in memory or on the disk; -1: none
   std::atomic<int64_t> kept_step = -1;    // of the newest one on the disk that this job has written; -1: none
+  std::atomic<int64_t> writes_step = -1;  // step of the checkpoint in progress, see |writes_to|; -1: none
   std::atomic<int64_t> replaced = 0;      // how often its process has ended because it was slow
   std::atomic<int64_t> asked = 0;         // the launcher's question: where are you? Answered when |answered| is equal
   std::atomic<int64_t> answered = 0;
-  std::array<char, kTextBytes> answer{};  // pack_positions (core/mesh/flight_recorder.h), with a zero at its end
+  std::array<char, kTextBytes> answer{};     // pack_positions (core/mesh/flight_recorder.h), with a zero at its end
+  std::array<char, kPathBytes> writes_to{};  // a folder that exists once the checkpoint is complete; zero at its end
 };
 
 class JobBoard {
@@ -74,7 +77,11 @@ class JobBoard {
   int ranks() const;
   RankNotes& rank(int index);
   const RankNotes& rank(int index) const;
+  int64_t newest(const std::atomic<int64_t> RankNotes::* field) const;  // the largest of all ranks
   void clear();  // for a new attempt: what ranks do. What is saved and which faults have happened stays
+  // Call after the ranks have exited: notes checkpoints that are complete although the rank that wrote them was killed
+  // before it noted them.
+  void note_complete_checkpoints();
 
   // Faults that were requested (trainer/faults.h) happen once, also in later attempts: whether |fault| is new.
   bool begin_fault(int fault);

@@ -47,6 +47,14 @@ void Pulse::saved(int64_t step, bool is_kept) {
   if (is_kept) notes_->kept_step = step;
 }
 
+void Pulse::begins_to_write(int64_t step, const std::string& folder) {
+  if (notes_ == nullptr || folder.size() >= notes_->writes_to.size()) return;
+  notes_->writes_step = -1;
+  std::ranges::copy(folder, notes_->writes_to.begin());
+  notes_->writes_to[folder.size()] = 0;
+  notes_->writes_step = step;
+}
+
 std::optional<int64_t> Pulse::begin_replacement(int64_t most) {
   if (notes_ == nullptr || notes_->saved_step < 0 || notes_->replaced >= most) return std::nullopt;
   return ++notes_->replaced;

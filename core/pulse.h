@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 
 #include "core/job_board.h"
 
@@ -52,6 +53,9 @@ class Pulse {
   void beat();                             // a piece of the phase is done
   void step_done(int64_t step);            // the same, and it was a step of training
   void saved(int64_t step, bool is_kept);  // a checkpoint is complete; kept: on the disk, not in memory
+  // A checkpoint that is to be kept is being written. |folder|, which does not exist yet, appears when it is complete,
+  // before any rank can call saved(): the launcher looks for it if the ranks are killed in between.
+  void begins_to_write(int64_t step, const std::string& folder);
   // Before the process ends in order to be replaced by another one: whether it may, and how often it has happened, this
   // time included. Only where there is a checkpoint to go on from, and at most |most| times in all attempts of a job.
   std::optional<int64_t> begin_replacement(int64_t most);

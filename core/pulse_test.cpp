@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <random>
+#include <string>
+
+#include "tests/temporary_folder.h"
 
 namespace concord {
 namespace {
@@ -82,6 +86,26 @@ TEST(JobBoard, RanksSeeTheLaunchersMemory) {
   EXPECT_FALSE(board.begin_fault(7));
   EXPECT_FALSE(board.begin_fault(-1));
   EXPECT_FALSE(board.begin_fault(JobBoard::kMostFaults));
+  unsetenv(kBoardVariable);
+}
+
+TEST(JobBoard, ACheckpointIsKeptOnceItsFolderIsThereThoughItsWriterWasKilled) {
+  const tests::TemporaryFolder folder;
+  JobBoard board(2);
+  ASSERT_EQ(setenv(kBoardVariable, board.variable().c_str(), 1), 0);
+  Pulse pulse(1);
+  pulse.saved(12, /*is_kept=*/false);
+  pulse.begins_to_write(9, folder.path() + "/checkpoint-9");
+  board.note_complete_checkpoints();
+  EXPECT_EQ(board.rank(1).kept_step, -1);
+  std::filesystem::create_directory(folder.path() + "/checkpoint-9");
+  board.note_complete_checkpoints();
+  EXPECT_EQ(board.rank(1).kept_step, 9);
+  EXPECT_EQ(board.rank(1).saved_step, 12);  // in memory, and newer
+  EXPECT_EQ(board.rank(0).kept_step, -1);
+  pulse.begins_to_write(15, std::string(RankNotes::kPathBytes, 'x'));  // cannot be noted
+  board.note_complete_checkpoints();
+  EXPECT_EQ(board.rank(1).kept_step, 9);
   unsetenv(kBoardVariable);
 }
 

@@ -581,6 +581,10 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
   best_.saved(state_.global_step);
   state_.best = best_.result();
   const std::filesystem::path folder = checkpoint_folder(plan_.arguments.output.dir, state_.global_step);
+  const bool is_kept = !plan_.arguments.saving.only_model;
+  if (is_kept && !std::filesystem::exists(folder)) {
+    pulse_.begins_to_write(state_.global_step, std::filesystem::absolute(folder).string());
+  }
   save_ = parts_.model.start_save(folder, checkpoint_options(), source, save_plan_);
   save_plan_ = save_->plan();
   last_saved_ = state_.global_step;

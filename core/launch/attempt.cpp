@@ -45,6 +45,15 @@ bool AttemptResult::stopped_as_asked() const {
          });
 }
 
+bool AttemptResult::stopped_before_failing() const {
+  if (stop_signal == 0 || !start_error.empty() || !unkillable.empty()) return false;
+  // Without a signal for the launcher: a process that has received it ends, and the others fail without it.
+  const auto failure = ends.begin() + static_cast<std::ptrdiff_t>(first_failure.value_or(0));
+  return !first_failure || std::any_of(ends.begin(), failure, [this](const ProcessEnd& end) {
+    return signal_of_exit_code(end.wait_status) == stop_signal;
+  });
+}
+
 Attempt::Attempt(SignalQueue* signals, SessionGuard* guard, OutputRelay* relay, AttemptOptions options)
     : signals_(signals),
       guard_(guard),

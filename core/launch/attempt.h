@@ -45,6 +45,7 @@ struct AttemptResult {
   std::vector<std::string> unkillable;  // "pid 12 (name)": still there long after SIGKILL
   bool succeeded() const;               // every process with exit code 0
   bool stopped_as_asked() const;        // every process with exit code 0 or 128 + stop_signal: a trainer that has saved
+  bool stopped_before_failing() const;  // the stop signal came first; what follows it may be a failure
 };
 
 // What may be done to the processes from outside, each more than the one before: nothing; they have agreed to end and

@@ -236,6 +236,7 @@ class Launcher {
     for (;;) {
       const int attempt = policy.attempts;
       const AttemptResult result = run_once(whole_plan(attempt));
+      board_.note_complete_checkpoints();
       report(result);
       const RestartPolicy::Next next = policy.after(end_of(result));
       const std::string again =
@@ -278,7 +279,7 @@ class Launcher {
   void run_attempt(const AttemptStart& start, JobRun* job) {
     bool is_told = false;
     const auto orders = [&](const AttemptResult& so_far) {
-      job->progress(newest(&RankNotes::saved_step), newest(&RankNotes::kept_step));
+      job->progress(board_.newest(&RankNotes::saved_step), board_.newest(&RankNotes::kept_step));
       if (so_far.first_failure && !is_told) {
         is_told = true;
         const ProcessEnd& end = so_far.ends[*so_far.first_failure];
@@ -291,12 +292,13 @@ class Launcher {
     const AttemptResult result = run_once(
         {start.attempt, start.node, start.store_address, start.store_port, start.world, start.share, start.job},
         orders);
+    board_.note_complete_checkpoints();
     const bool is_cause = result.succeeded() || result.first_failure || !result.start_error.empty() ||
                           result.stop_signal != 0 || !result.unkillable.empty();
     if (is_cause) report(result);
     NodeEnd end = node_end_of(result, start.share);
     end.can_start_again = write_output(result) && end.can_start_again;
-    job->progress(newest(&RankNotes::saved_step), newest(&RankNotes::kept_step));
+    job->progress(board_.newest(&RankNotes::saved_step), board_.newest(&RankNotes::kept_step));
     board_.clear();
     job->ranks_ended(end);
   }
@@ -408,7 +410,7 @@ class Launcher {
       return overdue;
     };
     const auto failed = [&](const ProcessEnd& end) {
-      log_.failed(plan.attempt, plan.share.first_rank + end.index, newest(&RankNotes::step),
+      log_.failed(plan.attempt, plan.share.first_rank + end.index, board_.newest(&RankNotes::step),
                   describe_wait_status(end.wait_status));
     };
     return Attempt(&signals_, &guard_, &relay_,
@@ -423,21 +425,19 @@ class Launcher {
         .run(count, command_of);
   }
 
-  // The largest over all ranks.
-  int64_t newest(const std::atomic<int64_t> RankNotes::* field) const {
-    int64_t step = -1;
-    for (int i = 0; i < board_.ranks(); ++i) step = std::max(step, (board_.rank(i).*field).load());
-    return step;
+  // Nothing is lost then, however the ranks exit: killed by a signal that they do not handle yet, or failed.
+  bool stopped_before_training(const AttemptResult& result) const {
+    return options_.recovers && result.stopped_before_failing() && board_.newest(&RankNotes::step) <= 0;
   }
 
   AttemptEnd end_of(const AttemptResult& result) const {
     return {.succeeded = result.succeeded(),
             .stop_signal = result.stop_signal,
-            .stopped_as_asked = result.stopped_as_asked(),
+            .stopped_as_asked = result.stopped_as_asked() || stopped_before_training(result),
             .can_start_again = result.start_error.empty() && result.unkillable.empty() && !result.output_abandoned,
             .exit_code = exit_code_of_first_failure(result),
-            .saved_step = newest(&RankNotes::saved_step),
-            .kept_step = newest(&RankNotes::kept_step)};
+            .saved_step = board_.newest(&RankNotes::saved_step),
+            .kept_step = board_.newest(&RankNotes::kept_step)};
   }
 
   NodeEnd node_end_of(const AttemptResult& result, const NodeShare& share) const {

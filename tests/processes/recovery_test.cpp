@@ -148,6 +148,17 @@ TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
   }
 }
 
+// A folder is synced when a checkpoint in it has its name. No rank can say any more that it is complete.
+TEST_F(Recovery, SaysToRequeueWhereTheWriterOfACheckpointIsKilledWhenItIsComplete) {
+  TrainProgram job(run_words("out", ranks(2, 2)),
+                   {.environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY, "FILE_FAULTS_UNDER=" + path("out"),
+                                    "FILE_FAULTS_NAME=out", "FILE_FAULTS_CALLS=sync", "FILE_FAULTS_ACTION=kill",
+                                    "FILE_FAULTS_AT=1", "CONCORD_FLIGHT_FOLDER=" + path("")}});
+  EXPECT_EQ(job.exit_code(), 75) << job.err();
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-5/manifest.json")));
+  EXPECT_EQ(newest_checkpoint("out"), 5);
+}
+
 // The same on every attempt: said once, with the words of the rank that has said it for all.
 TEST_F(Recovery, DoesNotTryAWrongSettingAgain) {
   TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "3"}),

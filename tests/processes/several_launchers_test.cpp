@@ -1,8 +1,11 @@
 // Jobs of several launchers, which would run on as many machines: here all are on this one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <memory>
+#include <thread>
 
 #include "core/launch/launcher.h"
 #include "core/mesh/master_port.h"
@@ -332,6 +335,39 @@ TEST(OneLauncher, LeavesOutADeviceThatIsAtFault) {
   EXPECT_THAT(bytes_of(file), ::testing::EndsWith("\n1 0 0 1 2\n"));
   options.worlds.clear();
   EXPECT_EQ(launch(options, std::vector<std::string>{"/bin/sh", "-c", script}), 71);
+}
+
+// The ranks are killed by the signal, or fail because others have exited. This holds for training only: the launcher
+// does not know what other programs lose.
+TEST(OneLauncher, EndsWithTheSignalsCodeWhereATrainingIsStoppedBeforeItsFirstStep) {
+  const TemporaryFolder folder;
+  const fs::path first = folder.path() + "/0", second = folder.path() + "/1";
+  LaunchOptions options;
+  options.nproc = 2;
+  const auto run = [&](bool trains, const std::string& script) {
+    options.recovers = trains;
+    return launch(options, std::vector<std::string>{"/bin/sh", "-c", "cd " + folder.path() + "; " + script});
+  };
+  const auto stopped = [&](bool trains, const std::string& script) {
+    fs::remove(first);
+    fs::remove(second);
+    std::thread sender([&] {
+      if (poll_until([&] { return fs::exists(first) && fs::exists(second); })) ::kill(::getpid(), SIGTERM);
+    });
+    const int code = run(trains, script + "touch $RANK; while :; do sleep 0.02; done");
+    sender.join();
+    return code;
+  };
+  EXPECT_EQ(stopped(true, ""), 143);
+  EXPECT_EQ(stopped(true, "[ $RANK = 1 ] && trap 'exit 1' TERM; "), 143);
+  EXPECT_EQ(stopped(false, ""), 1);
+  // The signal comes to rank 0 alone, and rank 1 fails when that has ended.
+  EXPECT_EQ(
+      run(true,
+          "[ $RANK = 0 ] && { echo $$ > pid; exit 143; }; until [ -s pid ] && ! kill -0 $(cat pid) 2> /dev/null; do "
+          "sleep 0.02; done; exit 1"),
+      143);
+  EXPECT_EQ(run(true, "[ $RANK = 1 ] && exit 1; trap 'exit 143' TERM; while :; do sleep 0.02; done"), 1);
 }
 
 // What becomes of a job, alone and with a leader, whose rank 1 ends with each of the documented exit codes.

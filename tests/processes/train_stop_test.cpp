@@ -91,6 +91,19 @@ TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
   EXPECT_FALSE(fs::exists(path("out")));
 }
 
+// The launcher's process that forks ranks, or the first rank, has not loaded what it needs, nor does it handle signals.
+TEST_P(TrainStop, WhileRanksAreStartedItEndsAtOnce) {
+  for (const char* start : {"fork", "exec"}) {
+    TrainProgram program(endless({}), {.environment = {std::string("CONCORD_RANK_START=") + start}});
+    const auto has_started_one = [&] { return processes_with(path("out")).size() > 2; };  // besides it and its guard
+    ASSERT_TRUE(poll_until(has_started_one)) << program.err();
+    program.process().signal(GetParam());
+    EXPECT_EQ(program.exit_code(), 128 + GetParam()) << start << program.err();
+    EXPECT_FALSE(fs::exists(path("out")));
+    EXPECT_TRUE(all_gone(path("out")));
+  }
+}
+
 // All steps are made and the model is being written, which a large file of its tokenizer makes long enough to be hit.
 // Under a launcher, and as the only process.
 TEST_P(TrainStop, TheFinalSaveIsFinished) {
