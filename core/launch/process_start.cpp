@@ -104,19 +104,28 @@ pid_t fork_with_signals_blocked() {
 }
 
 StartedProcess start_process(const ProcessCommand& command) {
-  Pipe out = make_pipe();
-  Pipe err = make_pipe();
+  const bool has_output = command.output >= 0;
+  Pipe out = has_output ? Pipe{} : make_pipe();
+  Pipe err = has_output ? Pipe{} : make_pipe();
   Pipe failure = make_pipe();
-  set_nonblocking(out.read.get());
-  set_nonblocking(err.read.get());
+  if (!has_output) {
+    set_nonblocking(out.read.get());
+    set_nonblocking(err.read.get());
+  }
   const bool reads_null = !command.takes_stdin && command.standard_input < 0;
   const UniqueFd null(!reads_null ? -1 : ::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const std::vector<char*> arguments = pointers(command.arguments);
   const std::vector<char*> environment = pointers(command.environment);
-  const Prepared prepared{
-      command.program.c_str(), arguments.data(), environment.data(),  reads_null ? null.get() : command.standard_input,
-      out.write.get(),         err.write.get(),  failure.write.get(), command.guard_fd,
-      command.guard_slot,      ::getpid()};
+  const Prepared prepared{command.program.c_str(),
+                          arguments.data(),
+                          environment.data(),
+                          reads_null ? null.get() : command.standard_input,
+                          has_output ? command.output : out.write.get(),
+                          has_output ? command.output : err.write.get(),
+                          failure.write.get(),
+                          command.guard_fd,
+                          command.guard_slot,
+                          ::getpid()};
   const pid_t pid = fork_with_signals_blocked();
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork");
   if (pid == 0) become(prepared);

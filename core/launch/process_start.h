@@ -22,13 +22,14 @@ struct ProcessCommand {
   std::vector<std::string> environment;  // "NAME=value", all there is
   bool takes_stdin = false;              // else it reads /dev/null
   int standard_input = -1;               // or this
+  int output = -1;                       // its standard output and standard error; else they come back as pipes
   int guard_fd = -1;                     // see SessionGuard
   int guard_slot = 0;
 };
 
 struct StartedProcess {
   pid_t pid = -1;
-  UniqueFd out;  // non-blocking read ends of its standard output and standard error
+  UniqueFd out;  // non-blocking read ends of its standard output and standard error, unless it has an output
   UniqueFd err;
 };
 

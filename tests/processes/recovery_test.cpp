@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <cstring>
+
 #include "tests/processes/resume_runs.h"
 
 namespace concord::testing_processes {
@@ -129,6 +132,22 @@ TEST_F(Recovery, ChaosRemovesNothingThatItHasNotWritten) {
     EXPECT_THAT(program.err(), HasSubstr("choose another folder"));
     EXPECT_EQ(bytes_of(path("out/reference/mine")), "mine");
     EXPECT_FALSE(fs::exists(path("out/reference.log")));
+  }
+}
+
+// The job's launcher leads another session, so the terminal's signals do not reach it.
+TEST_F(Recovery, ChaosEndsItsJobWithIt) {
+  const Words command =
+      Words{LAUNCH_PROGRAM, "chaos", "--", "train"} + run_words("out", ranks(2, 2) + Words{"--max_steps", "100000"});
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGKILL}) {
+    RunningProcess program(command, {.environment = {"OMP_NUM_THREADS=1"}});
+    const auto has_started = [&] { return processes_with(path("out")).size() > 3; };  // the launcher, its guard, a rank
+    ASSERT_TRUE(poll_until(has_started)) << program.err();
+    program.signal(signal);
+    const int status = program.wait();
+    EXPECT_TRUE(all_gone(path("out"))) << strsignal(signal);
+    EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), 128 + signal) << program.err();
+    fs::remove_all(path("out"));
   }
 }
 

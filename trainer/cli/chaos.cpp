@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <spawn.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +17,8 @@
 
 #include "core/config_error.h"
 #include "core/launch/failure_report.h"
+#include "core/launch/process_start.h"
+#include "core/launch/signal_queue.h"
 #include "core/recovery_log.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/chaos_report.h"
@@ -40,7 +42,9 @@ Kinds: kill (SIGKILL), stop (SIGSTOP), hang (it does nothing any more), delay (a
 connections break), bitflip (of a weight), disk (nothing can be written any more), nan (a weight), slow (each further
 step of the process takes 30 ms longer; see --straggler_action). The same seed makes the same faults. With --every 60
 one of them comes in each minute, at a random moment, while the job runs: the same ranks and kinds, at other steps.
-Exit codes: 0 the results are the same; 1 they are not, or the job did not survive; 2 wrong usage.)";
+Ctrl-C, SIGTERM and SIGHUP stop the job; it ends with this program, also if that is killed.
+Exit codes: 0 the results are the same; 1 they are not, or the job did not survive; 2 wrong usage; 128 + signal: stopped
+by that signal.)";
 
 struct ChaosOptions {
   uint64_t seed = 1;
@@ -54,32 +58,47 @@ struct ChaosOptions {
 struct Run {
   int wait_status = -1;
   double seconds = 0;
+  int stop_signal = 0;  // that came meanwhile and was passed on to it; 0: none
 };
 
-// Waits for its end. Its output goes to |log|.
-Run run_program(const std::vector<std::string>& words, const std::vector<std::string>& variables, const fs::path& log) {
-  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string()};
-  command.insert(command.end(), words.begin(), words.end());
-  std::vector<char*> arguments, environment;
-  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
-  for (char** entry = environ; *entry; ++entry) environment.push_back(*entry);
-  for (const std::string& variable : variables) environment.push_back(const_cast<char*>(variable.c_str()));
-  arguments.push_back(nullptr);
-  environment.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
-  ::posix_spawn_file_actions_adddup2(&actions, 1, 2);
-  pid_t process = -1;
-  const auto begin = std::chrono::steady_clock::now();
-  const int error = ::posix_spawn(&process, arguments[0], &actions, nullptr, arguments.data(), environment.data());
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) throw std::system_error(error, std::generic_category(), fmt::format("cannot run '{}'", command[0]));
+std::vector<std::string> environment_with(const std::vector<std::string>& variables) {
+  std::vector<std::string> environment = variables;  // getenv finds the first of two with the same name
+  for (char** entry = environ; *entry; ++entry) environment.emplace_back(*entry);
+  return environment;
+}
+
+// Waits for the end of |process|, and passes signals on to it.
+Run await_end(pid_t process, SignalQueue* signals) {
   Run run;
-  while (::waitpid(process, &run.wait_status, 0) < 0 && errno == EINTR) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (;;) {
+    const pid_t ended = ::waitpid(process, &run.wait_status, WNOHANG);
+    if (ended == process || (ended < 0 && errno != EINTR)) break;
+    pollfd arrived{signals->fd(), POLLIN, 0};
+    ::poll(&arrived, 1, -1);  // its end is a signal, too
+    for (const SignalQueue::Entry& entry : signals->take()) {
+      if (entry.signal == SIGCHLD) continue;
+      ::kill(process, entry.signal);
+      if (is_stop_signal(entry.signal) && run.stop_signal == 0) run.stop_signal = entry.signal;
+    }
   }
   run.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return run;
+}
+
+// Waits for its end. Its output goes to |log|. The program is a launcher, which the kernel kills with this process, and
+// the ranks with it.
+Run run_program(const std::vector<std::string>& words, const std::vector<std::string>& variables, const fs::path& log) {
+  ProcessCommand command;
+  command.program = fs::read_symlink("/proc/self/exe").string();
+  command.arguments = {command.program};
+  command.arguments.insert(command.arguments.end(), words.begin(), words.end());
+  command.environment = environment_with(variables);
+  const UniqueFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!output) throw std::system_error(errno, std::generic_category(), log.string());
+  command.output = output.get();
+  SignalQueue signals;
+  return await_end(start_process(command).pid, &signals);
 }
 
 std::string text_of(const fs::path& path) {
@@ -191,6 +210,11 @@ void expect_success(const char* which, const Run& run, const fs::path& log) {
                                        describe_wait_status(run.wait_status), log.string()));
 }
 
+int stopped(const Run& run) {
+  fmt::print(stderr, "concord chaos: stopped by {}\n", signal_name(run.stop_signal));
+  return 128 + run.stop_signal;
+}
+
 // Nothing but what an earlier chaos has written is overwritten, and that only where the job may overwrite its folder.
 void check_folder(const fs::path& folder, bool may_overwrite) {
   constexpr std::string_view kOurs[] = {"reference", "faults", "reference.log", "faults.log", "recovery.jsonl"};
@@ -233,6 +257,7 @@ int run_chaos(const ChaosOptions& options) {
   fs::create_directories(folder);
   if (!options.json) fmt::print("running {} steps without faults\n", steps);
   const Run reference = run_program(words_of_run(options, folder / "reference", false), {}, folder / "reference.log");
+  if (reference.stop_signal != 0) return stopped(reference);
   expect_success("without faults", reference, folder / "reference.log");
   if (!options.json) fmt::print("running them with {} faults (seed {})\n", faults.size(), options.seed);
   fs::remove(log);
@@ -240,6 +265,7 @@ int run_chaos(const ChaosOptions& options) {
                               {fmt::format("{}={}", kFaultsVariable, to_string(faults)),
                                fmt::format("{}={}", kRecoveryLogVariable, log.string())},
                               folder / "faults.log");
+  if (run.stop_signal != 0) return stopped(run);
   expect_success("with faults", run, folder / "faults.log");
   const ChaosReport report = read_recoveries(faults, steps, text_of(log));
   const std::vector<std::string> different = differences(folder / "reference", folder / "faults");
