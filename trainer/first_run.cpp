@@ -50,9 +50,9 @@ bool is_given(const CommandLine& line, const std::string& name) {
 }
 
 // The same global batch, and therefore the same losses, for every layout.
-int64_t rows_of_micro_batch(const TrainingArguments& a, int64_t nproc) {
+int64_t rows_of_micro_batch(const TrainingArguments& a, int64_t world) {
   const int64_t data_parallel =
-      nproc / (a.job.tensor_model_parallel_size * a.job.pipeline_model_parallel_size * a.job.context_parallel_size);
+      world / (a.job.tensor_model_parallel_size * a.job.pipeline_model_parallel_size * a.job.context_parallel_size);
   return std::max<int64_t>(1, kGlobalBatch / std::max<int64_t>(1, data_parallel) / a.data.accumulation);
 }
 
@@ -90,7 +90,7 @@ void complete_first_run(CommandLine* line) {
   a.data.path = (input / "corpus").string();
 }
 
-FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
+FirstRun write_first_run(TrainingArguments* arguments, int64_t world) {
   const fs::path input = fs::path(arguments->output.dir) / kFolderOfInput;
   std::error_code error;
   fs::create_directories(input.parent_path(), error);
@@ -119,7 +119,7 @@ FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc) {
                       "  initial loss     {:.4f}   (all {} tokens equally likely)\n"
                       "  without context  {:.4f}   (token frequencies only)\n"
                       "  floor            {:.4f}   (entropy of the corpus; the lowest achievable loss)\n",
-                      nproc, nproc / (tensor * pipeline * context), tensor, pipeline, context,
+                      world, world / (tensor * pipeline * context), tensor, pipeline, context,
                       std::log(static_cast<double>(corpus.vocab_size)), corpus.vocab_size, corpus.unigram_entropy,
                       corpus.entropy_rate)};
 }

@@ -16,12 +16,13 @@ bool is_first_run(const CommandLine& line);
 void complete_first_run(CommandLine* line);
 
 // Writes the corpus, the model's config.json and config.yaml (all arguments, with the floor), and sets loss_floor.
+// |world|: the number of processes on all machines.
 // Returns what to tell the user. Throws ConfigError for a folder that cannot be made, std::runtime_error for a full
 // disk.
 struct FirstRun {
   std::string config;  // the YAML file
   std::string introduction;
 };
-FirstRun write_first_run(TrainingArguments* arguments, int64_t nproc);
+FirstRun write_first_run(TrainingArguments* arguments, int64_t world);
 
 }  // namespace concord

@@ -412,7 +412,10 @@ TEST_F(SeveralLaunchers, WriteTheInputOfAFirstRunOneAfterTheOther) {
               std::to_string(port_.port()), "--output_dir", path("first"), "--max_steps", "2", "--save_strategy", "no"},
         settings));
   }
-  for (auto& one : launchers) EXPECT_EQ(one->exit_code(), 0) << one->err();
+  for (auto& one : launchers) {
+    EXPECT_EQ(one->exit_code(), 0) << one->err();
+    EXPECT_THAT(one->err(), HasSubstr("  2 processes: data parallel 2 x tensor 1"));  // counts both machines
+  }
   EXPECT_EQ(read_steps(path("first")).back()["tokens"], 2 * 32 * 64);
 }
 

@@ -130,7 +130,7 @@ int run_train(std::vector<std::string> words) {
   check_torch_module();
   if (is_first) {
     if (checks_output_of_first_run(line)) check_output(line);
-    const FirstRun run = write_first_run(&line.arguments, line.nproc);
+    const FirstRun run = write_first_run(&line.arguments, world_of(line));
     fmt::print(stderr, "{}\n", run.introduction);
     words = {"--config", run.config};
     if (line.json) words.push_back("--json");
