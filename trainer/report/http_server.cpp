@@ -28,7 +28,7 @@ namespace {
 using HttpClock = std::chrono::steady_clock;
 
 constexpr size_t kLongestRequest = 8192;
-constexpr size_t kMostConnections = 32;
+constexpr size_t kMostConnections = 32;  // a further one takes the place of the oldest that has not asked yet
 constexpr auto kConnectionTime = std::chrono::seconds(10);  // for the request and the answer together
 constexpr auto kPause = std::chrono::milliseconds(100);     // after a connection could not be accepted
 constexpr std::string_view kEndOfRequest = "\r\n\r\n";
@@ -170,7 +170,7 @@ class HttpServer::Loop {
   void run() {
     while (true) {
       std::vector<pollfd> wanted = {{wake_.get(), POLLIN, 0}};
-      const bool accepts = connections_.size() < kMostConnections && HttpClock::now() >= paused_until_;
+      const bool accepts = HttpClock::now() >= paused_until_;
       wanted.push_back({accepts ? listener_.get() : -1, POLLIN, 0});
       for (const Connection& each : connections_)
         wanted.push_back({each.socket.get(), static_cast<short>(each.output.empty() ? POLLIN : POLLOUT), 0});
@@ -190,10 +190,17 @@ class HttpServer::Loop {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     const HttpClock::time_point now = HttpClock::now();
     if (socket) {
+      if (connections_.size() >= kMostConnections) drop_one();
       connections_.push_back({.socket = std::move(socket), .end = now + kConnectionTime});
     } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
       paused_until_ = now + kPause;  // no more files can be opened: it would be asked for again at once
     }
+  }
+
+  // The connection that has been silent for longest; where all have asked, the one whose answer has taken longest.
+  void drop_one() {
+    const auto silent = std::ranges::find_if(connections_, [](const Connection& each) { return each.output.empty(); });
+    connections_.erase(silent != connections_.end() ? silent : connections_.begin());
   }
 
   // False: the connection is finished.

@@ -2,8 +2,8 @@
 // no TLS, no keep-alive, and nothing is read from a request but its path.
 //
 // Clients are hostile until proven otherwise: requests are limited in size, connections in number and time, none of
-// them is waited for, and where only this machine may connect, requests for other host names are refused (a web page
-// elsewhere could otherwise read the answers through its reader's browser).
+// them is waited for, silent ones make room for others, and where only this machine may connect, requests for other
+// host names are refused (a web page elsewhere could otherwise read the answers through its reader's browser).
 #pragma once
 
 #include <functional>

@@ -60,6 +60,10 @@ class Client {
   }
   bool is_connected() const { return static_cast<bool>(socket_); }
   void say(const std::string& text) const { ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL); }
+  bool is_open() const {  // the server has not closed it
+    char byte = 0;
+    return ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  }
   std::string all() const {  // until the server closes
     std::string text;
     std::array<char, 4096> bytes{};
@@ -92,6 +96,19 @@ TEST(HttpServer, AnswersWhileOthersAreSilentSlowOrRude) {
   const std::string text = client.all();
   EXPECT_THAT(text.substr(0, 200), StartsWith("HTTP/1.1 200 "));
   EXPECT_EQ(text.size() - text.find("\r\n\r\n") - 4, large.size());
+}
+
+// More than it keeps at the same time. The oldest are closed for it, and only as many as have to be: a server that
+// waited for their end would have closed all of the first ones by then.
+TEST(HttpServer, SilentConnectionsMakeRoomForOthers) {
+  const HttpServer server("test", "127.0.0.1", 0, greeting);
+  std::vector<Client> silent;
+  for (int i = 0; i < 40; ++i) silent.emplace_back(server.url());
+  const Client client(server.url());
+  client.say("GET /a HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(client.all(), StartsWith("HTTP/1.1 200 "));
+  EXPECT_FALSE(silent[8].is_open());  // 41 came, of which 32 are kept
+  EXPECT_TRUE(silent[9].is_open());
 }
 
 TEST(HttpServer, SaysWhyItCannotListen) {
