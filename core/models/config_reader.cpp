@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -14,6 +15,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kLongestValue = 80;  // in an error
+constexpr size_t kLongestReason = 2000;
 
 std::string short_text(const json& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
@@ -39,7 +41,10 @@ bool ConfigReader::has(const std::string& key) const {
 
 bool ConfigReader::names(const std::string& key) const { return object_.contains(key); }
 
-void ConfigReader::refuse(const std::string& why) const { throw ConfigError(fmt::format("{}: {}", file_, why)); }
+// |why| may quote any text of the file, so it is escaped here, where every message passes.
+void ConfigReader::refuse(const std::string& why) const {
+  throw ConfigError(fmt::format("{}: {}", file_, one_line(why, kLongestReason)));
+}
 
 void ConfigReader::refuse(const std::string& key, const std::string& what) const {
   const auto found = object_.find(key);

@@ -441,6 +441,7 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config(R"("partial_rotary_factor": 0.5)"), {"partial_rotary_factor is 0.5"}},
       {config(R"("layer_types": ["full_attention"])"), {"layer_types", "1 entries", "3"}},
       {config(R"("layer_types": ["a", "b", "c"])"), {"layer_types", "'a'", "sliding_attention"}},
+      {config(R"("layer_types": ["\t\u001b[2J", "b", "c"])"), {"layer_types", R"('\t\x1b[2J')", "sliding_attention"}},
       {config(R"("sliding_window": 0)", "mistral"), {"sliding_window is 0"}},
       {config(R"("architectures": "Qwen2ForCausalLM")"), {"architectures", "list of strings"}},
   };

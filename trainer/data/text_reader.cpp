@@ -264,10 +264,11 @@ void check_depth(std::string_view line, const std::string& place) {
   }
 }
 
+// |record| has exactly one of the kinds of content, which parse_json_record() counts by the same conditions.
 json sample_of(const json& record, const std::string& place) {
   json sample = json::object();
   const auto has = [&](const char* key) { return record.contains(key) && !record[key].is_null(); };
-  if (has("completion")) {
+  if (has("prompt") && has("completion")) {
     sample = pair_sample(record, place);
   } else if (has("messages")) {
     sample["messages"] = checked_messages(record["messages"], "messages", place);

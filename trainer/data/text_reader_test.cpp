@@ -99,6 +99,16 @@ TEST(TextReader, ConversationsOfEveryKindBecomeMessages) {
             R"({"learn_from":1,)" + plain.substr(1));
 }
 
+// A completion without its prompt is one of the keys that are ignored; a record has no value for the other key.
+TEST(TextReader, HalfOfAnotherKindIsIgnored) {
+  const std::string plain = R"({"messages":[{"content":"hi","role":"user"},{"content":"ho","role":"assistant"}]})";
+  EXPECT_EQ(sample(R"({"completion": "c", )" + plain.substr(1)), plain);
+  EXPECT_EQ(sample(R"({"completion": ["c"], "conversations": [{"from": "human", "value": "hi"},
+                       {"from": "gpt", "value": "ho"}]})"),
+            plain);
+  EXPECT_EQ(sample(R"({"completion": "c", "prompt": null, "instruction": "hi", "output": "ho"})"), plain);
+}
+
 TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{", "not JSON"},
