@@ -48,6 +48,7 @@ void cut_into_chunks(size_t set, std::vector<ShardRun> runs, const at::Tensor& v
     SaveChunk chunk{.set = set, .runs = values.numel() > at_once ? cut_runs(runs, begin, end) : runs};
     if (chunk.runs.empty()) continue;
     chunk.data = static_cast<const std::byte*>(values.const_data_ptr()) + begin * size;
+    chunk.allocation = values.storage().data();
     chunk.element_size = size;
     chunk.bytes = (end - begin) * size;
     chunk.on_host = values.device().is_cpu();

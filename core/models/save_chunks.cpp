@@ -5,6 +5,30 @@
 
 namespace concord {
 
+std::vector<ChunkCopy> plan_copies(std::span<const SaveChunk> chunks, int64_t alignment, int64_t* out_bytes,
+                                   std::vector<int64_t>* out_offsets) {
+  std::vector<ChunkCopy> copies;
+  const void* allocation = nullptr;  // of the last copy
+  int64_t used = 0;
+  out_offsets->assign(chunks.size(), -1);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    const SaveChunk& chunk = chunks[i];
+    if (chunk.on_host) continue;
+    const bool follows =
+        !copies.empty() && chunk.allocation == allocation && chunk.data == copies.back().from + copies.back().bytes;
+    if (!follows) {
+      used = (used + alignment - 1) / alignment * alignment;
+      copies.push_back({chunk.data, used, 0});
+      allocation = chunk.allocation;
+    }
+    (*out_offsets)[i] = used;
+    copies.back().bytes += chunk.bytes;
+    used += chunk.bytes;
+  }
+  *out_bytes = used;
+  return copies;
+}
+
 bool ChunkQueue::reserve(int64_t bytes) {
   std::unique_lock lock(mutex_);
   changed_.wait(

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -175,6 +176,25 @@ TEST(ChunkQueue, WhoWaitsIsToldThatItIsAbandoned) {
   queue.abandon();
   waiting.clear();
   EXPECT_EQ(ended, 2);
+}
+
+// Two allocations may be neighbours in memory: CUDA then refuses a copy that spans both.
+TEST(PlanCopies, JoinsNeighboursWithinAnAllocationOnly) {
+  std::array<std::byte, 4096> memory{};
+  const int first = 0, second = 0;  // two allocations
+  const auto chunk = [&](int64_t begin, int64_t bytes, const void* allocation) {
+    return SaveChunk{.data = memory.data() + begin, .allocation = allocation, .bytes = bytes, .on_host = false};
+  };
+  std::vector<SaveChunk> chunks = {chunk(0, 1000, &first), chunk(1000, 24, &first), chunk(1024, 100, &second),
+                                   chunk(1124, 100, &second), chunk(512, 10, &second)};
+  chunks.insert(chunks.begin() + 2, SaveChunk{.data = memory.data(), .bytes = 7, .on_host = true});
+  int64_t bytes = 0;
+  std::vector<int64_t> offsets;
+  EXPECT_THAT(plan_copies(chunks, 64, &bytes, &offsets),
+              ::testing::ElementsAre(ChunkCopy{memory.data(), 0, 1024}, ChunkCopy{memory.data() + 1024, 1024, 200},
+                                     ChunkCopy{memory.data() + 512, 1280, 10}));
+  EXPECT_THAT(offsets, ::testing::ElementsAre(0, 1000, -1, 1024, 1124, 1280));
+  EXPECT_EQ(bytes, 1290);
 }
 
 }  // namespace

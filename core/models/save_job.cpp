@@ -84,37 +84,24 @@ void SaveJob::begin() {
   made_.emplace(folder_, nonce_);
 }
 
-// Where it has room. Chunks that follow each other in memory are copied at once.
+// Copies the chunks on a device to other memory there, if it has room.
 void SaveJob::copy_on_device(std::vector<SaveChunk>* chunks) {
   if (context_.torch_device().is_cpu()) return;
   int64_t bytes = 0;
-  for (const SaveChunk& chunk : *chunks) bytes += chunk.on_host ? 0 : chunk.bytes + kAlignment;
+  std::vector<int64_t> offsets;
+  const std::vector<ChunkCopy> plan = plan_copies(*chunks, kAlignment, &bytes, &offsets);
   const MemoryInfo memory = context_.device().memory();
   if (bytes == 0 || memory.free_bytes < bytes + memory.total_bytes / kDeviceReserve) return;
   const at::Tensor copies = at::empty({bytes}, at::TensorOptions(context_.torch_device()).dtype(at::kByte));
   const auto owner = std::make_shared<const at::Tensor>(copies);
   const Stream stream = torch_stream(context_.device());
   auto* const to = static_cast<std::byte*>(copies.data_ptr());
-  int64_t used = 0;
-  const std::byte *from = nullptr, *end = nullptr;
-  std::byte* target = to;
-  const auto flush = [&] {
-    if (from != end) copy(stream, target, from, end - from, CopyKind::kDeviceToDevice);
-  };
-  for (SaveChunk& chunk : *chunks) {
-    if (chunk.on_host) continue;
-    if (chunk.data != end) {
-      flush();
-      used = (used + kAlignment - 1) / kAlignment * kAlignment;
-      from = chunk.data;
-      target = to + used;
-    }
-    end = chunk.data + chunk.bytes;
-    chunk.data = to + used;
-    chunk.owner = owner;
-    used += chunk.bytes;
+  for (const ChunkCopy& each : plan) copy(stream, to + each.to, each.from, each.bytes, CopyKind::kDeviceToDevice);
+  for (size_t i = 0; i < chunks->size(); ++i) {
+    if (offsets[i] < 0) continue;
+    (*chunks)[i].data = to + offsets[i];
+    (*chunks)[i].owner = owner;
   }
-  flush();
 }
 
 // Those that are not copied yet, and passes them on; returns the others.
