@@ -54,4 +54,9 @@ std::vector<ProcessEntry> list_processes() {
   return entries;
 }
 
+bool is_stopped(pid_t pid) {
+  ProcessEntry entry;
+  return parse_process_stat(read_process_file(pid, "stat"), &entry) && (entry.state == 'T' || entry.state == 't');
+}
+
 }  // namespace concord

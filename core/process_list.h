@@ -29,4 +29,7 @@ std::string read_process_file(pid_t pid, const char* file);
 // One line of /proc/<pid>/stat. The name is in parentheses and may itself contain blanks and parentheses.
 bool parse_process_stat(std::string_view line, ProcessEntry* entry);
 
+// Whether it is stopped, by SIGSTOP or a debugger.
+bool is_stopped(pid_t pid);
+
 }  // namespace concord

@@ -235,11 +235,8 @@ void Attempt::rank_ended(size_t rank_index, int wait_status) {
 // The others wait for a stopped rank and then fail: the failing rank is not the cause.
 void Attempt::note_stopped() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    ProcessEntry entry;
-    if (!ranks_[i].alive || !parse_process_stat(read_process_file(ranks_[i].pid, "stat"), &entry)) continue;
-    if (entry.state == 'T' || entry.state == 't') {
-      result_.stopped.push_back({.index = static_cast<int>(i), .pid = entry.pid});
-    }
+    const Rank& rank = ranks_[i];
+    if (rank.alive && is_stopped(rank.pid)) result_.stopped.push_back({.index = static_cast<int>(i), .pid = rank.pid});
   }
 }
 

@@ -22,6 +22,8 @@ namespace {
 
 constexpr int kRelease = -1;  // instead of a slot: the launcher is done and has left nothing
 
+constexpr int kMostLooks = 5000;  // at a guard that was let go, one per millisecond; it has nothing left to do
+
 struct Message {  // shorter than PIPE_BUF, so writes are atomic
   int slot;
   pid_t session;  // 0: forget
@@ -112,7 +114,9 @@ SessionGuard::SessionGuard(int slots, const std::string& launch_id, const std::s
 SessionGuard::~SessionGuard() {
   send(pipe_.get(), {kRelease, 0});
   pipe_.reset();
-  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  for (int looks = 0; ::waitpid(pid_, nullptr, WNOHANG) == 0; ++looks) {
+    if (is_stopped(pid_) || looks == kMostLooks) ::kill(pid_, SIGKILL);
+    ::usleep(1000);
   }
 }
 

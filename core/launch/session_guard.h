@@ -21,7 +21,7 @@ class SessionGuard {
  public:
   // Forks; throws std::system_error. |folder| is removed as well when the launcher is killed; empty: none.
   SessionGuard(int slots, const std::string& launch_id, const std::string& folder = {});
-  ~SessionGuard();  // lets the guard go and waits for its end; it gives up after 2 s itself
+  ~SessionGuard();  // lets the guard go and waits for its end; kills one that is stopped
   SessionGuard(const SessionGuard&) = delete;
   SessionGuard& operator=(const SessionGuard&) = delete;
 

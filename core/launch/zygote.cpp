@@ -12,14 +12,19 @@
 #include <string>
 #include <system_error>
 
+#include "core/launch/hang_watch.h"
 #include "core/launch/pipe.h"
 #include "core/launch/zygote_process.h"
+#include "core/process_list.h"
 #include "platform/base/descriptor_message.hpp"
 
 namespace concord {
 namespace {
 
-constexpr int kPatience = 10'000;  // milliseconds for a fork
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kForkTime{10};
+constexpr std::chrono::minutes kLoadTime{10};  // libtorch from a slow disk; afterwards ranks load it themselves
 
 // Not more than the socket takes at once: a zygote that is ready reads.
 bool send_environment(int fd, const std::string& text) {
@@ -61,7 +66,7 @@ std::optional<StartedProcess> Zygote::start(const ProcessCommand& command) {
   ZygoteAnswer answer{};
   if (!send_request(control_.get(), request, {in, out.write.get(), err.write.get(), command.guard_fd}) ||
       !send_environment(control_.get(), environment) ||
-      !receive(&answer, sizeof answer, kPatience, /*heeds_signals=*/false)) {
+      !receive(&answer, sizeof answer, kForkTime, /*heeds_signals=*/false)) {
     drop();
     return std::nullopt;
   }
@@ -75,6 +80,8 @@ bool Zygote::is_ready(ProcessCommand command) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return false;
   control_ = UniqueFd(ends[0]);
+  const timeval limit{.tv_sec = kForkTime.count(), .tv_usec = 0};  // for one that has stopped reading
+  ::setsockopt(control_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   const UniqueFd other(ends[1]);
   command.standard_input = other.get();
   command.takes_stdin = false;
@@ -86,25 +93,34 @@ bool Zygote::is_ready(ProcessCommand command) {
     return false;
   }
   char byte = 0;
-  return receive(&byte, 1, -1, /*heeds_signals=*/true);
+  return receive(&byte, 1, kLoadTime, /*heeds_signals=*/true);
 }
 
-// False: it has ended, the time is over, or there is a signal for the launcher. A rank that it forks later cannot
-// answer and ends.
-bool Zygote::receive(void* to, size_t bytes, int milliseconds, bool heeds_signals) {
+// False: it has ended or is stopped, the time is over, or there is a signal for the launcher. A rank that it forks
+// later cannot answer and ends.
+bool Zygote::receive(void* to, size_t bytes, Clock::duration limit, bool heeds_signals) {
+  const Clock::time_point end = Clock::now() + limit;
   for (size_t got = 0; got < bytes;) {
-    pollfd both[2] = {{control_.get(), POLLIN, 0}, {heeds_signals ? signals_->fd() : -1, POLLIN, 0}};
-    if (::poll(both, 2, milliseconds) < 0) {
-      if (errno == EINTR) continue;
-      return false;
-    }
-    if (both[0].revents == 0 || both[1].revents != 0) return false;
+    if (!await(end, heeds_signals)) return false;
     const ssize_t length = ::recv(control_.get(), static_cast<char*>(to) + got, bytes - got, 0);
     if (length < 0 && errno == EINTR) continue;
     if (length <= 0) return false;
     got += static_cast<size_t>(length);
   }
   return true;
+}
+
+// Whether there is something to be received from it.
+bool Zygote::await(Clock::time_point end, bool heeds_signals) {
+  pollfd both[2] = {{control_.get(), POLLIN, 0}, {heeds_signals ? signals_->fd() : -1, POLLIN, 0}};
+  for (int looks = 0; Clock::now() < end;) {
+    const int ready = ::poll(both, 2, static_cast<int>(HangWatch::kTick.count()));
+    if (ready < 0 && errno != EINTR) return false;
+    if (ready > 0) return both[0].revents != 0 && both[1].revents == 0;
+    looks = is_stopped(process_.pid) ? looks + 1 : 0;
+    if (looks * HangWatch::kTick >= HangWatch::kStoppedLimit) return false;
+  }
+  return false;
 }
 
 void Zygote::ended() {

@@ -7,6 +7,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 
 #include "core/launch/process_start.h"
@@ -24,7 +25,8 @@ class Zygote {
   Zygote& operator=(const Zygote&) = delete;
 
   // A rank that is forked: a child of this process, which must be a subreaper. Nothing: it has to be started. Waits:
-  // the first time until the zygote is ready; not beyond the next signal for the launcher.
+  // the first time until the zygote is ready; not beyond the next signal for the launcher, nor for one that is stopped
+  // (SIGSTOP, a debugger) for as long as a rank may not be.
   std::optional<StartedProcess> start(const ProcessCommand& command);
 
   bool owns(pid_t process) const { return process_.pid > 0 && process == process_.pid; }
@@ -32,7 +34,8 @@ class Zygote {
 
  private:
   bool is_ready(ProcessCommand command);
-  bool receive(void* to, size_t bytes, int milliseconds, bool heeds_signals);
+  bool receive(void* to, size_t bytes, std::chrono::steady_clock::duration limit, bool heeds_signals);
+  bool await(std::chrono::steady_clock::time_point end, bool heeds_signals);
   void drop();
 
   bool is_wanted_;

@@ -25,6 +25,7 @@ using testing::HasSubstr;
 const bool kIsZygote = [] {
   if (!is_zygote()) return false;
   if (std::getenv("TEST_SECOND_THREAD") != nullptr) std::thread([] { ::pause(); }).detach();
+  if (std::getenv("TEST_STOPPED") != nullptr) ::raise(SIGSTOP);
   fork_ranks();
   const char *rank = std::getenv("RANK"), *left = std::getenv("TEST_LEFT"), *zygote = std::getenv(kZygoteVariable);
   fmt::print("rank {} of {}, session {}, left {}, zygote {}\n", rank, ::getppid(),
@@ -91,6 +92,11 @@ TEST_F(ZygoteTest, ForksRanksThatAreChildrenOfTheLauncherWithStreamsAndVariables
 TEST_F(ZygoteTest, IsNoneWhereItHasMoreThreadsThanOne) {
   EXPECT_FALSE(zygote_.start(command(0, {"TEST_SECOND_THREAD=1"})));
   EXPECT_FALSE(zygote_.start(command(1))) << "it is not tried twice";
+}
+
+TEST_F(ZygoteTest, ThatIsStoppedWhileItLoadsIsNotWaitedFor) {
+  EXPECT_FALSE(zygote_.start(command(0, {"TEST_STOPPED=1"})));
+  EXPECT_FALSE(zygote_.owns(::waitpid(-1, nullptr, WNOHANG))) << "it is killed";
 }
 
 TEST_F(ZygoteTest, ThatHasEndedIsNone) {

@@ -343,16 +343,18 @@ pid_t guard_of(const Launch& job, const std::string& marker) {
   return -1;
 }
 
-TEST(LaunchEnd, KillNineOfTheGuardDoesNotDisturbTheJob) {
-  const std::string marker = unique_marker();
-  Launch job({"--nproc", "2"}, shell("trap 'exit 0' USR1; " + kWait, marker));
-  ASSERT_TRUE(job.process().wait_for_text("ready", 2));
-  const pid_t guard = guard_of(job, marker);
-  ASSERT_GT(guard, 0);
-  kill(guard, SIGKILL);
-  job.process().signal(SIGUSR1);
-  EXPECT_EQ(job.exit_code(), 0) << job.err();
-  EXPECT_TRUE(all_gone(marker));
+TEST(LaunchEnd, AGuardThatIsKilledOrStoppedDoesNotDisturbTheJob) {
+  for (const int signal : {SIGKILL, SIGSTOP}) {
+    const std::string marker = unique_marker();
+    Launch job({"--nproc", "2"}, shell("trap 'exit 0' USR1; " + kWait, marker));
+    ASSERT_TRUE(job.process().wait_for_text("ready", 2));
+    const pid_t guard = guard_of(job, marker);
+    ASSERT_GT(guard, 0);
+    kill(guard, signal);
+    job.process().signal(SIGUSR1);
+    EXPECT_EQ(job.exit_code(), 0) << job.err();
+    EXPECT_TRUE(all_gone(marker));
+  }
 }
 
 TEST(LaunchEnd, WithoutTheGuardTheKernelStillEndsTheProcessesOfALauncherThatIsKilled) {
