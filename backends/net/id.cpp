@@ -8,11 +8,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "backends/net/control.h"
@@ -24,6 +26,9 @@ namespace {
 
 constexpr uint64_t kMark = 0x54454e44524f4e43;  // "CNORDNET": ids without an address have random bytes here
 constexpr size_t kPlace = 48;                   // behind the name that backends/shm makes of an id's first bytes
+
+// How long an interface may take to get a carrier and an address: cables, switches and DHCP take a while.
+constexpr std::chrono::seconds kSettling{5};
 
 constexpr Address kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
 
@@ -53,19 +58,21 @@ const char* master_host() {
   return told != nullptr ? told : std::getenv("MASTER_ADDR");
 }
 
-// This host's address on the way to the job's first host.
-std::optional<Address> address_towards_master() {
+// This host's address on the way to the job's first host. |lacks_route|: there is none, because no way leads there.
+std::optional<Address> address_towards_master(bool* lacks_route) {
   const char* master = master_host();
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
   if (master == nullptr || ::getaddrinfo(master, "9", &hints, &found) != 0) return std::nullopt;
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  *lacks_route = true;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
     const UniqueFd socket(::socket(each->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     if (!socket || ::connect(socket.get(), each->ai_addr, each->ai_addrlen) != 0) continue;  // sends nothing
+    *lacks_route = false;
     if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) continue;
     const auto address = address_of(reinterpret_cast<sockaddr*>(&own));
     if (address && !is_loopback(*address)) return address;
@@ -79,6 +86,7 @@ std::optional<Address> address_towards_master() {
 struct Interface {
   std::string name;  // or label: "eth0:1" is an address of eth0
   Address address{};
+  bool has_carrier = false;
 };
 
 // Those that are up, with one entry per address; IPv4 first.
@@ -91,7 +99,8 @@ std::vector<Interface> interfaces() {
     for (const ifaddrs* each = all; each != nullptr; each = each->ifa_next) {
       const bool up = (each->ifa_flags & IFF_UP) != 0 && each->ifa_addr != nullptr;
       if (!up || each->ifa_addr->sa_family != family) continue;
-      if (const auto address = address_of(each->ifa_addr)) found.push_back({each->ifa_name, *address});
+      const bool has_carrier = (each->ifa_flags & IFF_RUNNING) != 0;
+      if (const auto address = address_of(each->ifa_addr)) found.push_back({each->ifa_name, *address, has_carrier});
     }
   }
   return found;
@@ -99,10 +108,32 @@ std::vector<Interface> interfaces() {
 
 std::string device_of(const std::string& label) { return label.substr(0, label.find(':')); }
 
-Network named_network(const std::string& name) {
+// A network that may not be ready: an interface that has just come up has no carrier, or no address yet.
+struct FoundNetwork {
+  Network network;
+  bool is_ready = false;
+};
+
+FoundNetwork named_network(const std::string& name) {
+  for (const Interface& each : interfaces()) {
+    if (each.name == name) return {{device_of(name), each.address, true}, each.has_carrier};
+  }
+  return {{device_of(name), std::nullopt, true}, ::if_nametoindex(device_of(name).c_str()) == 0};
+}
+
+FoundNetwork network_towards_master() {
+  bool lacks_route = false;
+  FoundNetwork found{{.interface = {}, .address = address_towards_master(&lacks_route)}, !lacks_route};
+  for (const Interface& each : interfaces()) {
+    if (each.address != found.network.address) continue;
+    found = {{device_of(each.name), each.address}, each.has_carrier};
+  }
+  return found;
+}
+
+[[noreturn]] void refuse_interface(const std::string& name) {
   std::string names;
   for (const Interface& each : interfaces()) {
-    if (each.name == name) return {device_of(name), each.address, true};
     names += (names.empty() ? "" : ", ") + each.name + " (" + to_text(each.address) + ")";
   }
   sdk::invalid(
@@ -128,14 +159,20 @@ int64_t number_in(const char* variable) {
 }  // namespace
 
 Network own_network() {
-  const char* name = std::getenv("CONCORD_CPU_INTERFACE");
-  if (name != nullptr && *name != 0) return named_network(name);
-  Network network;
-  network.address = address_towards_master();
-  for (const Interface& each : interfaces()) {
-    if (each.address == network.address) network.interface = device_of(each.name);
+  using Clock = std::chrono::steady_clock;
+  static const Clock::time_point patience_ends = Clock::now() + kSettling;
+  const char* variable = std::getenv("CONCORD_CPU_INTERFACE");
+  const std::string name = variable != nullptr ? variable : "";
+  for (;;) {
+    const FoundNetwork found = name.empty() ? network_towards_master() : named_network(name);
+    if (!found.is_ready && Clock::now() < patience_ends) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    } else if (!name.empty() && !found.network.address) {
+      refuse_interface(name);
+    } else {
+      return found.network;
+    }
   }
-  return network;
 }
 
 uint64_t key_of(const void* id) {

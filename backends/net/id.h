@@ -18,7 +18,8 @@ struct Network {
 };
 
 // The interface that CONCORD_CPU_INTERFACE names, or the one on the way to the job's first host, or none if that is
-// not known. Throws INVALID_ARGUMENT.
+// not known. Waits: a few seconds in all for one that has just come up and has no carrier or address yet. Throws
+// INVALID_ARGUMENT.
 Network own_network();
 
 // A number that only processes with |id| know.

@@ -10,6 +10,7 @@ may have labels. Where the engine cannot see the network, the ranks say so inste
 
 import subprocess
 import sys
+import threading
 import time
 
 from hosts import Hosts, skip_without_engine
@@ -63,6 +64,15 @@ def check_strangers(program, plugin):
         print(f"strangers on {len(ports)} ports disturb nothing")
 
 
+def check_late_carrier(program, plugin):
+    with Hosts(2) as hosts:
+        hosts.set_running(1, False)
+        threading.Timer(0.5, hosts.set_running, [1, True]).start()
+        ranks = Ranks.ours(hosts, program, plugin, 2)
+        assert ranks.end() == [0] * 2
+        print("an interface that is running later is waited for")
+
+
 def check_unseen(program, plugin):
     with Hosts(2) as hosts:
         ranks, answers = Ranks.joining(hosts, program, plugin, with_sys=False)
@@ -78,6 +88,7 @@ def main(arguments):
     count = int(jobs[0]) if jobs else 1
     check_bits(program, plugin)
     check_strangers(program, plugin)
+    check_late_carrier(program, plugin)
     check_unseen(program, plugin)
     with Hosts(2) as hosts:
         for job in range(count):

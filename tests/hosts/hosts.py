@@ -127,6 +127,11 @@ class Hosts:
         """Takes the host off the network; its interface stays up, as when a cable is pulled at the switch."""
         quiet("ip", "-n", self.middle, "link", "set", f"to{host}", "down")
 
+    def set_running(self, host, is_running):
+        """Without IFF_RUNNING an interface is as it is shortly after it came up; frames pass."""
+        state = ["mode", "default", "state", "up"] if is_running else ["mode", "dormant", "state", "dormant"]
+        self._make("ip", "-n", self.names[host], "link", "set", "link0", *state)
+
     def mend(self, host):
         """Puts it back."""
         quiet("ip", "-n", self.middle, "link", "set", f"to{host}", "up")
