@@ -3,9 +3,10 @@
     communicators.py HOST_RANK PLUGIN SETUPS [JOBS]
 
 JOBS times, four processes make SETUPS communicators one after another. All sums are right, and all processes end by
-themselves: none crashes or waits for ever. Before that, reductions of many kinds and sizes on two hosts, and on three,
-give the bits that the same number of ranks gets on one host, and strangers on the job's ports disturb nothing. Addresses
-may have labels. Where the engine cannot see the network, the ranks say so instead of waiting.
+themselves: none crashes or waits for ever. Before that, reductions and exchanges of many kinds and sizes on two hosts, and
+on three, give the bits that the same number of ranks gets on one host, and strangers on the job's ports disturb nothing.
+Addresses may have labels. An interface that is not running yet is waited for. Where the engine cannot see the network, the
+ranks say so instead of waiting.
 """
 
 import subprocess

@@ -3,9 +3,10 @@
 //   id                       the id of a new communicator, in hexadecimal digits
 //   join WORLD RANK ID       joins it
 //   setups COUNT             makes a communicator of all ranks, uses and destroys it, COUNT times
-//   bits                     a hash of what reductions of many kinds and sizes give on this rank
+//   bits                     a hash of what reductions and exchanges of many kinds and sizes give on this rank
 //   all_reduce BYTES COUNT   microseconds of one such call, over COUNT
 //   leave                    destroys the communicator
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -22,6 +23,7 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr auto kExchanged = concord::DType::kF32;
 constexpr std::chrono::seconds kTimeout{30};  // a test that stalls says in which call
 
 std::string to_hex(const concord::UniqueId& id) {
@@ -115,8 +117,29 @@ class Rank {
       for (const auto dtype : {kF32, kBF16, kF16, kF64, kI32}) {
         for (const auto op : {kSum, kAvg, kMax}) reduce_both_ways(count, dtype, op, &hash);
       }
+      exchange_both_ways(count, &hash);
     }
     return hash;
+  }
+
+  // Every rank sends a different number of elements to each rank, in reverse order and with gaps.
+  void exchange_both_ways(int64_t count, uint64_t* hash) const {
+    const int32_t size = whole_->size(), own = whole_->rank();
+    const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements * concord::size_of(kExchanged)); };
+    const auto sent = make_values(bytes(size * count), kExchanged);
+    std::vector<std::byte> got(sent.size());
+    whole_->all_to_all(stream_, sent.data(), got.data(), count, kExchanged);
+    add_to_hash(got, hash);
+    std::vector<int64_t> send_counts, receive_counts, offsets;
+    for (int32_t other = 0; other < size; ++other) {
+      send_counts.push_back(count * (own + 2 * other) % (count + 1));
+      receive_counts.push_back(count * (other + 2 * own) % (count + 1));
+      offsets.push_back((size - 1 - other) * count);
+    }
+    std::ranges::fill(got, std::byte{0});
+    whole_->all_to_all_v(stream_, sent.data(), send_counts.data(), offsets.data(), got.data(), receive_counts.data(),
+                         offsets.data(), kExchanged);
+    add_to_hash(got, hash);
   }
 
   void reduce_both_ways(int64_t count, concord::DType dtype, concord::ReduceOp op, uint64_t* hash) const {
