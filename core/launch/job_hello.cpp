@@ -25,7 +25,7 @@ std::array<std::string, 4> hello_parts(std::string_view text) {
 JobMessage hello_message(const JobHello& hello) {
   return {.kind = JobMessage::Kind::hello,
           .numbers = {hello.node, hello.nnodes, hello.nproc, hello.max_restarts, hello.worlds, hello.launcher,
-                      hello.port, hello.saved_step, hello.kept_step, hello.leader_has_ended},
+                      hello.port, hello.saved_step, hello.kept_step, hello.leader_has_ended, hello.node_rank},
           .text = fmt::format("{}|{}|{}|{}", hello.job, hello.address, pack(hello.roster), hello.who)};
 }
 
@@ -33,6 +33,7 @@ JobHello hello_of(const JobMessage& message) {
   const std::vector<int64_t>& n = message.numbers;
   const auto [job, address, roster, who] = hello_parts(message.text);
   return {.node = n.at(0),
+          .node_rank = n.at(10),
           .nnodes = n.at(1),
           .nproc = n.at(2),
           .max_restarts = n.at(3),

@@ -11,7 +11,8 @@ namespace concord {
 
 // As it came: nothing here is known to be right.
 struct JobHello {
-  int64_t node = 0;  // its machine; from nnodes on: a spare one
+  int64_t node = 0;       // its machine; from nnodes on: a spare one
+  int64_t node_rank = 0;  // its --node_rank; differs from |node| if it replaces another machine
   int64_t nnodes = 0, nproc = 0, max_restarts = 0;
   int64_t worlds = 0;                       // how many numbers of ranks will do
   int64_t launcher = 0;                     // its number

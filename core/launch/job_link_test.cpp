@@ -24,7 +24,7 @@ const std::string kHost = "127.0.0.1";
 TEST(JobMessage, ComesBackAsItWas) {
   for (const JobMessage& message :
        {JobMessage{.kind = MessageKind::hello,
-                   .numbers = {1, 2, 4, 3, 1, 7, 29501, -1, -1, 0},
+                   .numbers = {1, 2, 4, 3, 1, 7, 29501, -1, -1, 0, 1},
                    .text = "process 12 on node|3"},
         JobMessage{.kind = MessageKind::start, .numbers = {2, 29511, 4, 2, 0, 1}},
         JobMessage{.kind = MessageKind::alive}, JobMessage{.kind = MessageKind::alive, .numbers = {-1, 40}},
@@ -68,7 +68,7 @@ class Link : public ::testing::Test {
   }
   // Joins, says hello; the leader's number of it.
   int greet(JobLink& member, int node) {
-    member.send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {node, 2, 1, 1, 1, 7, 29501, -1, -1, 0}});
+    member.send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {node, 2, 1, 1, 1, 7, 29501, -1, -1, 0, 1}});
     const JobLink::Heard heard = next(*leader_);
     EXPECT_TRUE(heard.message && heard.message->numbers[0] == node) << heard.why;
     return heard.peer;
@@ -101,7 +101,7 @@ TEST_F(Link, CarriesMessagesInOrderAndTellsTheEnd) {
 
 TEST_F(Link, AnotherTokenIsNotHeard) {
   auto stranger = join("guess");
-  stranger->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0}});
+  stranger->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0, 1}});
   EXPECT_FALSE(next(*stranger).message);  // cut off
   auto member = join("secret");
   greet(*member, 1);  // the first that the leader hears
@@ -137,7 +137,7 @@ TEST_F(Link, ARepeatedMessageIsRefused) {
   const int tap_port = ntohs(reinterpret_cast<sockaddr_in*>(&address)->sin_port);
   std::string why;
   auto member = JobLink::try_join(kHost, tap_port, "secret", kNoHang, &why);
-  member->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0}});
+  member->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0, 1}});
   const UniqueFd tapped(::accept(tap.socket.get(), nullptr, nullptr));
   const std::string greeting = "concord2" + std::string(16, 'n');
   ASSERT_EQ(::send(tapped.get(), greeting.data(), greeting.size(), 0), static_cast<ssize_t>(greeting.size()));
@@ -151,7 +151,7 @@ TEST_F(Link, ARepeatedMessageIsRefused) {
   ASSERT_EQ(::send(replay.get(), seen.data(), seen.size(), 0), static_cast<ssize_t>(seen.size()));
   auto genuine = join("secret");
   genuine->send(JobLink::kLeader,
-                {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0}, .text = "genuine"});
+                {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0, 1}, .text = "genuine"});
   const JobLink::Heard heard = next(*leader_);
   ASSERT_TRUE(heard.message);
   EXPECT_EQ(heard.message->text, "genuine");

@@ -15,7 +15,7 @@ struct Form {
   std::string_view name;
   size_t numbers;  // at least
 };
-constexpr std::array<Form, 14> kForms = {{{"hello", 10},
+constexpr std::array<Form, 14> kForms = {{{"hello", 11},
                                           {"welcome", 0},
                                           {"refused", 0},
                                           {"alive", 0},

@@ -207,11 +207,13 @@ void JobRun::hear_welcome(const JobMessage& message) {
     signal({.event = MemberEvent::found});
     for (const auto& [peer, hello] : std::exchange(votes_, {})) redirect(peer);
   }
-  if (!message.numbers.empty()) {
-    node_ = own_.node = static_cast<int>(message.numbers[0]);
+  const int before = node_;
+  if (!message.numbers.empty()) node_ = own_.node = static_cast<int>(message.numbers[0]);
+  if (node_ >= options_.nnodes) {
+    const std::string why = node_ == before ? "" : fmt::format("another machine has the place of machine {}: ", before);
+    say_(fmt::format("concord launch: {}this is a spare machine, which waits for another one to be lost", why));
+  } else if (node_ != before) {
     say_(fmt::format("concord launch: this spare machine is machine {} from now on", node_));
-  } else if (node_ >= options_.nnodes) {
-    say_("concord launch: this is a spare machine, which waits for another one to be lost");
   }
 }
 
@@ -264,6 +266,7 @@ void JobRun::hear_as_member(const JobLink::Heard& heard) {
 
 void JobRun::say_hello() {
   JobHello hello{.node = node_,
+                 .node_rank = options_.node,
                  .nnodes = options_.nnodes,
                  .nproc = options_.nproc,
                  .max_restarts = options_.max_restarts,

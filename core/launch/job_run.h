@@ -116,7 +116,9 @@ class JobRun {
   void hear_as_leader(const JobLink::Heard& heard);
   void hear_spare_machine(int node, const JobLink::Heard& heard);
   void take_message(int node, const JobMessage& message);
-  void greet(int peer, const JobHello& hello);
+  void greet(int peer, JobHello hello);
+  bool has_lost_its_place(const JobHello& hello) const;
+  int free_spare_number() const;
   JobEvent joined(int node, const JobHello& hello);
   std::string why_refused(const JobHello& hello) const;  // empty: it is welcome
   void lead(const JobEvent& event);
@@ -163,6 +165,7 @@ class JobRun {
   JobState state_;
   std::map<int, int> peers_;             // by machine
   std::map<int, std::string> names_;     // by machine, also of those that are lost
+  std::map<int, int64_t> node_ranks_;    // by machine: what the launcher that has its place was started with
   std::map<int, int> spares_;            // peers of spare machines that wait, by their number
   std::map<int, RosterEntry> doors_;     // by machine
   std::unique_ptr<JobLink> invitation_;  // on its way

@@ -156,7 +156,9 @@ void JobRun::hear_as_leader(const JobLink::Heard& heard) {
   lead({.kind = JobEvent::Kind::lost, .node = node});
 }
 
-void JobRun::greet(int peer, const JobHello& hello) {
+void JobRun::greet(int peer, JobHello hello) {
+  const bool is_late = has_lost_its_place(hello);
+  if (is_late) hello.node = free_spare_number();
   if (const std::string why = why_refused(hello); !why.empty()) {
     return refuse(peer, why);
   }
@@ -164,14 +166,35 @@ void JobRun::greet(int peer, const JobHello& hello) {
   const bool is_spare = node >= options_.nnodes;
   (is_spare ? spares_ : peers_)[node] = peer;
   names_[node] = hello.who;
+  node_ranks_[node] = hello.node_rank;
   doors_[node] = door_of(hello);
   const JobEvent event = joined(node, hello);
-  door_->send(peer, {.kind = Kind::welcome, .text = job_});
+  const std::vector<int64_t> place = is_late ? std::vector<int64_t>{node} : std::vector<int64_t>{};
+  door_->send(peer, {.kind = Kind::welcome, .numbers = place, .text = job_});
   if (state_.electorate.attempt >= 0) door_->send(peer, {.kind = Kind::roster, .text = pack(roster_)});
   if (is_spare || state_.policy.attempts > 0) {
     say_(fmt::format("concord launch: {}{} is here", is_spare ? "the spare " : "", name_of(node)));
   }
   if (!is_spare) lead(event);
+}
+
+// True if another launcher has replaced it, or has its number as a spare. A launcher that reconnects keeps its place.
+bool JobRun::has_lost_its_place(const JobHello& hello) const {
+  const auto is_of_another = [&](int node, int64_t node_rank, int64_t launcher) {
+    return node == hello.node && node_rank != node && launcher != hello.launcher;
+  };
+  if (is_of_another(node_, options_.node, launcher_)) return true;
+  return std::ranges::any_of(doors_, [&](const auto& each) {
+    const int node = each.first;
+    const bool is_here = peers_.contains(node) || spares_.contains(node);
+    return is_here && is_of_another(node, node_ranks_.at(node), each.second.launcher);
+  });
+}
+
+int JobRun::free_spare_number() const {
+  int number = options_.nnodes;
+  while (spares_.contains(number)) ++number;
+  return number;
 }
 
 // One that knows of an attempt before this launcher has started any is of a job that has lost its leader: this one
@@ -246,6 +269,7 @@ void JobRun::replace_lost_machines() {
     say_(fmt::format("concord launch: the spare {} takes the place of {}", name_of(number), name_of(node)));
     peers_[node] = peer;
     names_[node] = names_[number];
+    node_ranks_[node] = node_ranks_[number];
     doors_[node] = doors_[number];
     doors_[node].node = node;
     doors_.erase(number);

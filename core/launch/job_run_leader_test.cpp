@@ -37,6 +37,7 @@ class OneLeader : public ::testing::Test {
   }
   static JobHello hello(int node) {
     return {.node = node,
+            .node_rank = node,
             .nnodes = 3,
             .nproc = 2,
             .max_restarts = 3,
@@ -152,6 +153,33 @@ TEST_F(OneLeader, LeadsThroughARestartAndTheEnd) {
   EXPECT_THAT(pack(spare.heard[7]), ::testing::StartsWith("finish 143|"));
   EXPECT_TRUE(leader_->is_over());
   EXPECT_THAT(refusal(hello(5)), HasSubstr("the job is over"));
+}
+
+// It waits as a spare machine, and is the next to replace one; it has a number that no other spare one has.
+TEST_F(OneLeader, TakesALauncherThatComesBackTooLateAsASpareMachine) {
+  Member first = join(hello(1)), second = join(hello(2)), spare = join(hello(8));
+  pump(&first, 3);
+  pump(&second, 3);
+  pump(&spare, 2);
+  ASSERT_TRUE(leader_->take_start());
+  second.link.reset();
+  pump(&spare, 3);
+  EXPECT_THAT(spare.heard[2].numbers, ElementsAre(2));
+  JobHello again = hello(2);
+  again.launcher = 108;  // the spare one's: its connection has broken, which nobody has noticed yet
+  EXPECT_THAT(refusal(again), HasSubstr("two launchers have --node_rank 2"));
+  again.launcher = 202;
+  Member late = join(again);
+  pump(&late, 1);
+  EXPECT_EQ(late.heard[0].kind, JobMessage::Kind::welcome) << pack(late.heard[0]);
+  EXPECT_THAT(late.heard[0].numbers, ElementsAre(3));
+  EXPECT_THAT(said_, HasSubstr("the spare machine 3 (process 2) is here"));
+  Member named = join(hello(3));
+  pump(&named, 1);
+  EXPECT_THAT(named.heard[0].numbers, ElementsAre(4));
+  first.link.reset();
+  pump(&late, 3);
+  EXPECT_THAT(late.heard[2].numbers, ElementsAre(1));
 }
 
 // It knows of no attempt itself, and one of the job that others are in invites it.

@@ -76,7 +76,7 @@ class OneMember : public ::testing::Test {
 };
 
 TEST_F(OneMember, StartsReportsAndEndsAsItIsTold) {
-  ASSERT_EQ(hello_.numbers.size(), 10u);
+  ASSERT_EQ(hello_.numbers.size(), 11u);
   EXPECT_THAT(std::vector(hello_.numbers.begin(), hello_.numbers.begin() + 5), ElementsAre(1, 2, 2, 3, 1));
   EXPECT_THAT(hello_.text, ::testing::StartsWith("|127.0.0.1||process "));
   start(0);
@@ -181,7 +181,7 @@ TEST_F(OneMember, FindsALeaderThatIsStartedAgain) {
     }
     return hello.has_value();
   });
-  EXPECT_THAT(hello->numbers, ElementsAre(1, 2, 2, 3, 1, launcher, hello_.numbers[6], 30, 20, 1));
+  EXPECT_THAT(hello->numbers, ElementsAre(1, 2, 2, 3, 1, launcher, hello_.numbers[6], 30, 20, 1, 1));
   EXPECT_THAT(hello->text, ::testing::StartsWith("job|127.0.0.1|" + roster + "|process "));
   start(5);
   begun.reset();
@@ -407,6 +407,7 @@ TEST_F(OneElection, IsNotWonByOneThatALaterAttemptWentOnWithout) {
 
 TEST(Hello, IsReadAsItWasWritten) {
   const JobHello hello{.node = 1,
+                       .node_rank = 6,
                        .nnodes = 2,
                        .nproc = 4,
                        .max_restarts = 3,
@@ -421,7 +422,17 @@ TEST(Hello, IsReadAsItWasWritten) {
                        .roster = {.electorate = {.attempt = 0, .now = {.leader = 7, .launchers = {7}}}, .voters = {}},
                        .who = "process 1 | on a machine"};
   EXPECT_EQ(hello_of(hello_message(hello)), hello);
-  EXPECT_EQ(hello_of({.kind = JobMessage::Kind::hello, .numbers = std::vector<int64_t>(10), .text = "x"}).job, "x");
+  EXPECT_EQ(hello_of({.kind = JobMessage::Kind::hello, .numbers = std::vector<int64_t>(11), .text = "x"}).job, "x");
+}
+
+TEST_F(OneMember, IsASpareMachineWhereAnotherHasItsPlace) {
+  say({.kind = JobMessage::Kind::welcome, .numbers = {2}, .text = "job"});
+  pump_until([&] { return !said_.empty(); });
+  EXPECT_EQ(said_,
+            "concord launch: another machine has the place of machine 1: this is a spare machine, which waits for "
+            "another one to be lost\n");
+  say({.kind = JobMessage::Kind::welcome, .numbers = {0}, .text = "job"});
+  pump_until([&] { return said_.find("this spare machine is machine 0 from now on") != std::string::npos; });
 }
 
 TEST_F(OneMember, IsToldWhyItIsNotWanted) {
