@@ -1,4 +1,8 @@
-"""Hosts for tests: network namespaces of this machine, joined by a bridge, each with an address of its own."""
+"""Hosts for tests: network namespaces of this machine, joined by a bridge, each with an address of its own.
+
+A program that imports this and may not make namespaces is started again as root of a user namespace, where the kernel
+allows that; it then has mounts, networks and a /run of its own.
+"""
 
 import os
 import re
@@ -7,10 +11,30 @@ import subprocess
 import sys
 
 SKIP = 77  # what ctest counts as skipped
+INSIDE = "CONCORD_HOSTS_INSIDE"  # set: this program has entered a user namespace
+CAN_DO = (1 << 12) | (1 << 21)  # CAP_NET_ADMIN, CAP_SYS_ADMIN
 
 
 def quiet(*words):
     return subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+
+
+def enter_user_namespace():
+    """Where this process may not make namespaces. Returns where that is not needed or not allowed: Hosts says why then."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        capabilities = int(re.search(r"^CapEff:\s*(\w+)", file.read(), re.MULTILINE).group(1), 16)
+    if capabilities & CAN_DO == CAN_DO or INSIDE in os.environ:
+        return
+    # "ip netns" keeps its files in /run/netns.
+    words = ["unshare", "--user", "--map-root-user", "--mount", "--net", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
+    try:
+        allowed = quiet(*words, "true").returncode == 0
+    except OSError:  # there is no unshare
+        allowed = False
+    if allowed:
+        os.environ[INSIDE] = "1"
+        sys.stdout.flush()
+        os.execvp(words[0], [*words, *sys.orig_argv])
 
 
 def skip(why):
@@ -22,6 +46,10 @@ def skip_without_engine(plugin):
     """Ends the program as skipped where the cpu plugin's messages between hosts were not built."""
     if not os.path.exists(os.path.join(os.path.dirname(os.path.abspath(plugin)), "libconcordnet_ucx.so")):
         skip("built without UCX (libucx-dev)")
+
+
+os.environ["PATH"] = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"  # where "ip" is
+enter_user_namespace()
 
 
 class Hosts:
