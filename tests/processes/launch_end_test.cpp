@@ -336,11 +336,15 @@ TEST(LaunchEnd, KillNineAtAnyMomentLeavesNoProcess) {
 // The guard is a copy of the launcher, so it has its command line; it is the child that leads a session without being a
 // rank.
 pid_t guard_of(const Launch& job, const std::string& marker) {
-  for (const pid_t pid : processes_with(marker)) {
-    if (pid != job.pid() && getsid(pid) == pid && command_line(pid) == command_line(job.pid())) return pid;
-  }
-  ADD_FAILURE() << "there is no guard";
-  return -1;
+  pid_t guard = -1;
+  const auto has_session = [&] {  // which ranks may have sooner
+    for (const pid_t pid : processes_with(marker)) {
+      if (pid != job.pid() && getsid(pid) == pid && command_line(pid) == command_line(job.pid())) guard = pid;
+    }
+    return guard > 0;
+  };
+  EXPECT_TRUE(poll_until(has_session)) << "there is no guard";
+  return guard;
 }
 
 TEST(LaunchEnd, AGuardThatIsKilledOrStoppedDoesNotDisturbTheJob) {
