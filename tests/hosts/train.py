@@ -4,7 +4,7 @@
 
 Trajectories: a layout on two hosts, started by `concord launch --nnodes 2`, has the losses and gradient norms of
 the same layout on one host, bit for bit. Torchrun, mpirun, srun: the same for one layout, started by torchrun (of
-CONCORD_PYTHON), by one mpirun, and by srun on two nodes of a private Slurm cluster. Impaired: the same over a link with
+CONCORD_PYTHON), by one mpirun, and, with one rank per host, by srun on two nodes of a private Slurm cluster. Impaired: the same over a link with
 latency and loss. Killed, cut: a host's processes are killed, or its link is cut, in the middle of training; every rank
 ends, and says which rank is gone. How long that took is printed. Recovers: with --max_restarts the job goes on, with the
 same bits. Shrinks: the second host is cut off for good, and the first one goes on alone, with the same samples; nothing
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 
-from hosts import Hosts, skip, skip_without_engine
+from hosts import INSIDE, Hosts, skip, skip_without_engine
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "schedulers"))
 from slurm_cluster import MissingProgram, SlurmCluster  # noqa: E402
@@ -57,8 +57,8 @@ class Runs:
                 "--seq_length", "32", "--logging_steps", "1", "--shuffle", "false", *(layout if "--save_steps" in layout else
                                                                                      ["--save_strategy", "no", *layout])]
 
-    def alone(self, out, layout, steps):
-        words = [self.concord, "launch", "--nproc", "4", "--", *self.words(out, layout, steps)]
+    def alone(self, out, layout, steps, ranks=4):
+        words = [self.concord, "launch", "--nproc", str(ranks), "--", *self.words(out, layout, steps)]
         done = subprocess.run(words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               check=False)
         assert done.returncode == 0, f"on one host: exit code {done.returncode}\n{done.stdout}"
@@ -91,7 +91,7 @@ class Runs:
         return self.start_on(hosts, out, 0, [*words, *self.recorded(out), *self.words(out, layout, steps)], variables)
 
     def srun(self, cluster, hosts, out, layout, steps):
-        words = ["srun", "-N2", "--ntasks-per-node=2", "--export=ALL"]
+        words = ["srun", "-N2", "--ntasks-per-node=1", "--export=ALL"]
         return self.start_on(hosts, out, 0, [*words, *self.recorded(out), *self.words(out, layout, steps)],
                              {"SLURM_CONF": cluster.environment["SLURM_CONF"]})
 
@@ -147,17 +147,17 @@ def check_trajectories(runs, hosts):
         print(f"{name}: 6 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
 
 
-def check_started_by(name, runs, start):
+def check_started_by(name, runs, start, ranks_per_host=2, steps=3):
     """The same bits as on one host, for one layout, started by |start|(output folder, layout, steps)."""
-    layout = LAYOUTS["DP 2 x TP 2"]
-    runs.alone("one", layout, 3)
-    for process, log in start("two", layout, 3):
+    layout = LAYOUTS["DP 2 x TP 2"] if ranks_per_host == 2 else []
+    runs.alone("one", layout, steps, 2 * ranks_per_host)
+    for process, log in start("two", layout, steps):
         assert process.wait() == 0, f"{name}: exit code {process.returncode}\n{text_of(log)}"
     placed = runs.ranks_on_hosts("two")
-    assert placed == [2, 2], f"{name}: ranks on each host {placed}"
+    assert placed == [ranks_per_host] * 2, f"{name}: ranks on each host {placed}"
     one, two = runs.metrics("one"), runs.metrics("two")
-    assert len(one) == 3 and one == two, f"{name}: on one host\n{one}\non two hosts\n{two}"
-    print(f"started by {name}: 3 steps on two hosts have the bits of one host; last loss {two[-1][1]}")
+    assert len(one) == steps and one == two, f"{name}: on one host\n{one}\non two hosts\n{two}"
+    print(f"started by {name}: {steps} steps on two hosts have the bits of one host; last loss {two[-1][1]}")
 
 
 def check_torchrun(runs, hosts):
@@ -174,11 +174,13 @@ def check_mpirun(runs, hosts):
 
 
 def check_srun(runs, hosts):
+    if INSIDE in os.environ:
+        skip("Slurm's daemons set their groups, which a user namespace does not allow; run this check as root")
     folder = os.path.join(runs.folder, "slurm")
     os.mkdir(folder)
     try:
         with SlurmCluster(folder, nodes=2, hosts=hosts) as cluster:
-            check_started_by("srun", runs, lambda *job: [runs.srun(cluster, hosts, *job)])
+            check_started_by("srun", runs, lambda *job: [runs.srun(cluster, hosts, *job)], ranks_per_host=1, steps=2)
     except MissingProgram as error:
         skip(str(error))
 
