@@ -1,4 +1,4 @@
-// Losses of pairs, their gradients and rewards against golden/preferences, which the code of TRL and LLaMA-Factory computed.
+// Losses of pairs, their gradients and rewards against golden/preferences, which TRL and LLaMA-Factory computed.
 #include "trainer/preference_loss.h"
 
 #include <ATen/TensorOperators.h>
