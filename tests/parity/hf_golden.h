@@ -48,7 +48,8 @@ inline Layout with_experts(Layout base, int64_t ep, int64_t etp) {
 struct Bounds {
   double logits = 2e-5;  // absolute
   double loss = 5e-6;
-  double gradient = 2e-5;  // norm of the difference / norm of the reference, for each tensor
+  double gradient = 2e-5;                            // norm of the difference / norm of the reference, for each tensor
+  double logits_norm = 2e-5, gradients_norm = 2e-5;  // the same ratio, for logits and for all gradients together
 };
 
 // The largest difference as a share of its bound.
