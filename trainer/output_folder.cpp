@@ -16,6 +16,8 @@
 #include "core/models/save_folder.h"
 #include "core/parse_json.h"
 #include "core/paths.h"
+#include "core/quoted.h"
+#include "platform/loader/host.h"
 #include "trainer/arguments/table.h"
 #include "trainer/report/files.h"
 #include "trainer/training_state.h"
@@ -101,6 +103,19 @@ void check_inputs(const OutputRequest& request, const std::vector<fs::path>& rem
                       "copy it elsewhere, or choose another output_dir",
                       input.string(), left.string()));
     }
+  }
+}
+
+void check_writable(const OutputRequest& request) {
+  const std::string name = request.folder.string();
+  const fs::path existing = nearest_existing(request.folder);
+  if (!fs::is_directory(existing)) {
+    throw ConfigError(fmt::format("output_dir '{}': '{}' is a file, not a folder; choose another output_dir", name,
+                                  existing.string()));
+  }
+  if (::access(existing.c_str(), W_OK | X_OK) != 0) {
+    throw ConfigError(fmt::format("output_dir '{}': cannot write to '{}' ({}); choose another folder", name,
+                                  existing.string(), std::generic_category().message(errno)));
   }
 }
 
@@ -199,22 +214,40 @@ OutputRequest output_request(const TrainingArguments& arguments, const std::vect
                     (resumes_from_newest(arguments) || (!resume.empty() && lies_in(resume, arguments.output.dir)));
   request.job = variable(kJobVariable);
   if (request.job.empty()) request.job = variable("CONCORD_LAUNCH_ID");
-  if (request.job.empty()) request.job = variable("TORCHELASTIC_RUN_ID");
+  if (request.job.empty()) {
+    request.job = variable("TORCHELASTIC_RUN_ID");
+    request.is_unique_job = false;
+  }
   if (request.job == "none") request.job.clear();  // what torchrun calls every job without --rdzv_id or --standalone
   return request;
 }
 
+std::unique_ptr<RunLock> lock_output_folder(const OutputRequest& request) {
+  check_writable(request);
+  const std::string launcher = variable(kRunLockVariable);
+  RunLockOptions options{.shares = !launcher.empty() || request.is_unique_job || request.is_restarted};
+  options.on_watch = [&](const LockHolder& holder) {
+    loader::log(CONCORD_LOG_WARN, "train",
+                fmt::format("process {} on {} has left {}; watching whether it still runs", holder.pid,
+                            quoted(holder.host), (request.folder / kRunLockFile).string()));
+  };
+  return std::make_unique<RunLock>(request.folder, launcher.empty() ? request.job : launcher, options);
+}
+
+void check_not_in_use(const OutputRequest& request) {
+  if (request.is_restarted) return;
+  const std::optional<LockHolder> holder = live_holder_of(request.folder);
+  if (holder) refuse_locked_folder(request.folder, *holder);
+}
+
+std::unique_ptr<RunLock> lock_for_ranks(const OutputRequest& request) {
+  ::setenv(kRunLockVariable, make_nonce().c_str(), 1);
+  return lock_output_folder(request);
+}
+
 void check_output_folder(const OutputRequest& request) {
+  check_writable(request);
   const std::string name = request.folder.string();
-  const fs::path existing = nearest_existing(request.folder);
-  if (!fs::is_directory(existing)) {
-    throw ConfigError(fmt::format("output_dir '{}': '{}' is a file, not a folder; choose another output_dir", name,
-                                  existing.string()));
-  }
-  if (::access(existing.c_str(), W_OK | X_OK) != 0) {
-    throw ConfigError(fmt::format("output_dir '{}': cannot write to '{}' ({}); choose another folder", name,
-                                  existing.string(), std::generic_category().message(errno)));
-  }
   const std::vector<fs::path> left = left_by_a_run(request.folder);
   if (left.empty() || is_own_attempt(request)) return;
   if (resumes_there(request)) return check_nothing_later(request);

@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/run_lock.h"
 #include "trainer/arguments/arguments.h"
 
 namespace concord {
@@ -23,6 +25,7 @@ struct OutputRequest {
   bool overwrite = false;                          // an existing run may be deleted
   std::vector<std::filesystem::path> inputs = {};  // what this run reads; must not be among what would be removed
   std::string job = {};                            // the same in every attempt of a job, see output_request
+  bool is_unique_job = true;                       // no other job has that name; false: torchrun's, which users choose
   bool is_restarted = false;                       // not the first attempt
   bool resumes = false;                            // continues the run that is there, if it can be resumed
   std::filesystem::path resume_from = {};          // the checkpoint that was named; empty: the newest of |folder|
@@ -34,6 +37,17 @@ bool is_restarted_attempt();
 // What |arguments| ask for. Inputs are those that they name, and |more|; the job and its attempt are what the launcher
 // (ours or torchrun) has set in the environment.
 OutputRequest output_request(const TrainingArguments& arguments, const std::vector<std::string>& more);
+
+// Throws ConfigError if another job holds the lock of the folder. For a process that does not hold it, before it reads
+// what that job may be writing.
+void check_not_in_use(const OutputRequest& request);
+
+// Locks the folder for the job of |request| (core/run_lock.h), and creates it if it does not exist. For the processes
+// that write there. Throws ConfigError if it cannot be written to or another job holds the lock.
+std::unique_ptr<RunLock> lock_output_folder(const OutputRequest& request);
+// Like lock_output_folder(), for a launcher: the ranks that it starts share its lock, which it holds while they are
+// restarted. Sets kRunLockVariable.
+std::unique_ptr<RunLock> lock_for_ranks(const OutputRequest& request);
 
 // Whether a run can go to the folder. Changes nothing. Throws ConfigError if it cannot be written to; if it holds
 // another run that may not be deleted, was not written by Concord, or holds an input of this run.

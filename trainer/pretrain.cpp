@@ -154,19 +154,24 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   if (full > 0) keep_global_batch(&arguments, full, environment.world);
   const char* requested = std::getenv(kFaultsVariable);
   const std::vector<Fault> faults = parse_faults(requested != nullptr ? requested : "");
-  TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
   const OutputRequest request = output_request(arguments, options.inputs);
+  if (environment.world == 1) check_not_in_use(request);  // several ranks take the lock once they have met
+  TrainingPlan plan = plan_training(arguments, environment.rank, environment.world, providers.datasets);
   std::vector<std::unique_ptr<Tracker>> trackers;
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
   ParallelContext& job = initialize(initialize_args(plan), options.store);
   const InprocessHooks& hooks = options.inprocess;
   TrainOutput output;
+  std::unique_ptr<RunLock> lock;
   try {
     if (hooks.initialized) hooks.initialized(job);
     const bool has_own_folder = arguments.saving.on_each_node && environment.local_rank == 0;
     run_together(job, [&] {  // what one machine refuses ends the job on all of them
-      if (environment.rank == 0 || has_own_folder) check_output_folder(request);
+      if (environment.rank == 0 || has_own_folder) {
+        lock = lock_output_folder(request);
+        check_output_folder(request);
+      }
       if (environment.rank == 0) trackers = make_trackers(arguments.report);
     });
     output = train_in(job, std::move(plan), providers, options, faults, request, std::move(trackers), &stop);

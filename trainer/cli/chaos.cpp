@@ -20,6 +20,7 @@
 #include "core/launch/process_start.h"
 #include "core/launch/signal_queue.h"
 #include "core/recovery_log.h"
+#include "core/run_lock.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/chaos_report.h"
 
@@ -217,7 +218,8 @@ int stopped(const Run& run) {
 
 // Nothing but what an earlier chaos has written is overwritten, and that only where the job may overwrite its folder.
 void check_folder(const fs::path& folder, bool may_overwrite) {
-  constexpr std::string_view kOurs[] = {"reference", "faults", "reference.log", "faults.log", "recovery.jsonl"};
+  constexpr std::string_view kOurs[] = {"reference",  "faults",         "reference.log",
+                                        "faults.log", "recovery.jsonl", kRunLockFile};
   if (!fs::exists(folder)) return;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -253,6 +255,7 @@ int run_chaos(const ChaosOptions& options) {
                                         : plan_faults(options.seed, options.faults, kinds, line.nproc, steps);
   const bool has_restarts = std::ranges::find(line.given, "max_restarts") != line.given.end();
   const fs::path folder = line.arguments.output.dir, log = folder / "recovery.jsonl";
+  const RunLock lock(folder, "");
   check_folder(folder, line.arguments.output.overwrite);
   fs::create_directories(folder);
   if (!options.json) fmt::print("running {} steps without faults\n", steps);

@@ -10,6 +10,9 @@
 #include "core/config_error.h"
 #include "core/launch/job_state.h"
 #include "core/launch/launcher.h"
+#include "core/run_lock.h"
+#include "trainer/arguments/arguments.h"
+#include "trainer/output_folder.h"
 
 namespace concord {
 namespace {
@@ -53,6 +56,19 @@ void recover_as_train_does(const std::vector<std::string>& command, LaunchOption
                     options->spares));
   }
   options->recovers = is_train;
+}
+
+// Holds the lock of the output folder while the ranks are restarted; null: the rank that writes holds it.
+std::unique_ptr<RunLock> lock_output_of_train(const LaunchArguments& arguments) {
+  const std::vector<std::string>& command = arguments.command;
+  if (command.empty() || command.front() != "train" || arguments.options.nnodes > 1) return nullptr;
+  CommandLine line;
+  try {
+    line = parse_command_line(std::vector(command.begin() + 1, command.end()));
+  } catch (const ConfigError&) {  // the ranks report it
+    return nullptr;
+  }
+  return line.help || line.print_config ? nullptr : lock_for_ranks(output_request(line.arguments, {}));
 }
 
 // A subcommand name runs this same program.
@@ -118,6 +134,7 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   launch_app->callback([program, arguments, exit_code] {
     arguments->options.prefix = !arguments->no_prefix;
     recover_as_train_does(arguments->command, &arguments->options);
+    const std::unique_ptr<RunLock> lock = lock_output_of_train(*arguments);
     *exit_code = launch(arguments->options, resolve(*program, arguments->command));
   });
 }

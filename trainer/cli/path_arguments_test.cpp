@@ -341,7 +341,10 @@ class PathArgumentsTest : public ::testing::TestWithParam<PathCase> {
   std::unique_ptr<RunningProcess> start(const std::string& path) const {
     std::vector<std::string> command = {CONCORD_PROGRAM};
     for (const std::string& word : GetParam().command) {
-      command.push_back(word == "@" ? path : word.starts_with("F/") ? folder_ / word.substr(2) : word);
+      command.push_back(word == "@"              ? path
+                        : word == "F/run"        ? path + ".run"
+                        : word.starts_with("F/") ? folder_ / word.substr(2)
+                                                 : word);
     }
     return std::make_unique<RunningProcess>(command);
   }

@@ -5,12 +5,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
+#include <memory>
 
 #include "core/config_error.h"
 #include "core/launch/launcher.h"
 #include "core/launch/native_stacks.h"
 #include "core/launch/spare_process.h"
 #include "core/mesh/job_environment.h"
+#include "core/run_lock.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/fewer_ranks.h"
@@ -48,6 +50,11 @@ Exit codes: 0 finished; 1 failed; 2 wrong usage; 128 + signal: stopped by that s
 
 void check_output(const CommandLine& line) { check_output_folder(output_request(line.arguments, {line.config})); }
 
+// In a job of several launchers the rank that writes holds the lock.
+std::unique_ptr<RunLock> lock_output(const CommandLine& line) {
+  return line.nnodes > 1 ? nullptr : lock_for_ranks(output_request(line.arguments, {line.config}));
+}
+
 int64_t world_of(const CommandLine& line) { return line.nproc * line.nnodes; }
 
 // The input of a first run is written to a folder that the machines share, which is machine 0's to check, or to each
@@ -56,8 +63,9 @@ bool checks_output_of_first_run(const CommandLine& line) {
   return line.node_rank == 0 || line.arguments.saving.on_each_node;
 }
 
-// Errors are reported once, here, and not by each process.
-void check_train(const CommandLine& line) {
+// Errors are reported once, here, and not by each process. Locks the output folder unless |lock| does already.
+void check_train(const CommandLine& line, std::unique_ptr<RunLock>* lock) {
+  if (*lock == nullptr) *lock = lock_output(line);
   const TrainingPlan plan = plan_training(line.arguments, 0, world_of(line));
   Machines machines{.first = {}, .world = world_of(line)};
   for (int64_t i = 0; i < line.nnodes; ++i) machines.first.push_back(i * line.nproc);
@@ -73,8 +81,8 @@ void check_places(const CommandLine& line) {
   }
 }
 
-int start_train_ranks(const CommandLine& line, std::vector<std::string> words) {
-  check_train(line);
+int start_train_ranks(const CommandLine& line, std::vector<std::string> words, std::unique_ptr<RunLock> lock) {
+  check_train(line, &lock);
   if (isatty(STDOUT_FILENO) == 1 && !line.json) {
     if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminalVariable, name, 1);
   }
@@ -128,7 +136,9 @@ int run_train(std::vector<std::string> words) {
     return 0;
   }
   check_torch_module();
+  std::unique_ptr<RunLock> lock;
   if (is_first) {
+    lock = lock_output(line);
     if (checks_output_of_first_run(line)) check_output(line);
     const FirstRun run = write_first_run(&line.arguments, world_of(line));
     fmt::print(stderr, "{}\n", run.introduction);
@@ -137,7 +147,8 @@ int run_train(std::vector<std::string> words) {
   }
   setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
   const bool is_supervised = world_of(line) > 1 || (line.nproc == 1 && line.arguments.recovery.max_restarts > 0);
-  if (is_supervised) return start_train_ranks(line, words);
+  if (is_supervised) return start_train_ranks(line, words, std::move(lock));
+  lock.reset();                                          // the only rank, in this process, takes it
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
   if (is_started) install_stacks_handler();              // its launcher asks where it hangs
   return torch_module().train(line);
