@@ -25,6 +25,7 @@ struct ProbeArguments {
   InitializeArgs sizes;
   ModelOptions model_options;
   ProbeOptions options;
+  bool overwrite = false;  // |out| may be replaced
   bool json = false;
 };
 

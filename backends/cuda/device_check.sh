@@ -65,7 +65,7 @@ run_step() {
   case $1 in
     device) step device "$limit" "$build/bin/concord-cuda-device-test" --plugin "$plugin" --json "$out/device.json" ;;
     conform) step conform "$limit" "${shared[@]}" "$build/bin/concord-conform" --platform cuda --world "$world" \
-      "${kit[@]}" "${filter[@]}" --report "$out/conformance.json" ;;
+      "${kit[@]}" "${filter[@]}" --overwrite --report "$out/conformance.json" ;;
     bench) step bench "$limit" "$build/bin/concord-cuda-bench" --plugin "$plugin" ;;
     unit) step unit "$limit" ctest --test-dir "$build" -R '^cuda' -L unit -j 8 --output-on-failure ;;
     network) step network "$limit" env CONCORD_PLATFORM=cuda "$build/tests/network_parity_test" ;;

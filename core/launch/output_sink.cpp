@@ -36,7 +36,7 @@ OutputSink::OutputSink(int fd, std::string name) : own_(open_again_nonblocking(f
 }
 
 OutputSink::OutputSink(const std::string& path)
-    : own_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)), name_(path) {
+    : own_(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666)), name_(path) {
   if (!own_) throw std::system_error(errno, std::generic_category(), fmt::format("cannot write '{}'", path));
   fd_ = own_.get();
 }

@@ -13,7 +13,7 @@ class OutputSink {
  public:
   // Writes to |fd|, which stays the caller's. Its own flags are left alone: they are shared with other processes.
   OutputSink(int fd, std::string name);
-  // Writes to a new file, replacing an old one; throws std::system_error.
+  // Writes to a file, after what it holds; throws std::system_error.
   explicit OutputSink(const std::string& path);
 
   void append(std::string_view bytes);

@@ -73,6 +73,7 @@ int conform_main(const std::vector<std::string>& self, const std::vector<std::st
       print_list(options);
       return 0;
     }
+    check_report(options);
     const Launch launch = launch_of(self, options);
     return options.perf ? run_perf(options, launch) : run_suite(options, launch);
   } catch (const std::invalid_argument& error) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <regex>
@@ -77,8 +78,9 @@ int Options::largest_world() const {
 
 Options parse_options(const std::vector<std::string>& arguments) {
   Options options;
-  const Flags flags = {{"quick", &options.quick}, {"list", &options.list}, {"json", &options.json},
-                       {"perf", &options.perf},   {"help", &options.help}, {"verbose", &options.verbose}};
+  const Flags flags = {{"quick", &options.quick},        {"list", &options.list}, {"json", &options.json},
+                       {"perf", &options.perf},          {"help", &options.help}, {"verbose", &options.verbose},
+                       {"overwrite", &options.overwrite}};
   const Values values = value_options(options);
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "-h") {
@@ -106,6 +108,23 @@ Options parse_options(const std::vector<std::string>& arguments) {
   return options;
 }
 
+void check_report(const Options& options) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(options.report, error);
+  if (options.report.empty() || !fs::exists(status)) return;
+  for (const std::string& input : {options.platform, options.expectations, options.rank_program}) {
+    if (!fs::equivalent(options.report, input, error) || error) continue;
+    throw std::invalid_argument("--report '" + options.report + "' would overwrite '" + input +
+                                "', an input of this command; choose another file");
+  }
+  if (!fs::is_regular_file(options.report, error))
+    throw std::invalid_argument("--report '" + options.report + "' is not a regular file; choose another file");
+  if (!options.overwrite)
+    throw std::invalid_argument("'" + options.report +
+                                "' already exists; choose another --report, or pass --overwrite");
+}
+
 std::string usage() {
   return R"(Checks a device plugin against the contract of platform/abi, by value, in separate processes.
 
@@ -116,6 +135,7 @@ std::string usage() {
   --filter RE         only tests whose name matches the regular expression
   --list              print the tests, and run none
   --report FILE       write the report as JSON to FILE
+  --overwrite         replace an existing FILE
   --json              print the report as JSON, and nothing else, to standard output
   --expectations F    what is known not to work ('none': nothing). Default: the file next to the plugin,
                       libconcord_<name>.expectations.json

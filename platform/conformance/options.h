@@ -19,7 +19,8 @@ struct Options {
   bool perf = false;
   bool help = false;
   bool verbose = false;
-  int deadline_s = 0;  // 0: each test's own
+  bool overwrite = false;  // |report| may be replaced
+  int deadline_s = 0;      // 0: each test's own
   long long perf_max_bytes = 16ll << 20;
   std::vector<std::pair<std::string, std::string>> rank_environment;
   std::string rank_program;
@@ -33,6 +34,9 @@ inline constexpr int kPerfWorld = 2;
 
 // Throws std::invalid_argument with a sentence if the arguments are wrong. '-' and '_' mean the same in names.
 Options parse_options(const std::vector<std::string>& arguments);
+
+// Throws std::invalid_argument if the report would replace an input, or a file without --overwrite.
+void check_report(const Options& options);
 
 std::string usage();
 

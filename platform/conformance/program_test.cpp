@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -63,8 +64,14 @@ TEST(ConformProgram, ReportsAConformantPluginAsJson) {
 }
 
 TEST(ConformProgram, WritesTheSameReportToAFile) {
-  const std::string path = scratch_file("");
-  EXPECT_EQ(conform("--platform cpu --world 1 --filter device --report '" + path + "'").exit_code, 0);
+  const std::string path = scratch_file("kept");
+  const std::string run = "--platform cpu --world 1 --filter device --report '" + path + "'";
+  const Ran refused = conform(run);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(std::filesystem::file_size(path), 4u);
+  EXPECT_EQ(conform(run + " --overwrite --expectations '" + path + "'").exit_code, 2);
+  EXPECT_EQ(std::filesystem::file_size(path), 4u);
+  EXPECT_EQ(conform(run + " --overwrite").exit_code, 0);
   std::ifstream file(path);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   EXPECT_EQ(Json::parse(text)["verdict"].text(), "conformant");

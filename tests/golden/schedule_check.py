@@ -104,15 +104,15 @@ def check_goals():
 
 def check_files():
     svg = os.path.join(folder, "schedule.svg")
-    assert run("--kind", "zb-v", "--pp", 8, "--microbatches", 32, "--svg", svg).returncode == 0
+    assert run("--kind", "zb-v", "--pp", 8, "--microbatches", 32, "--svg", svg, "--overwrite").returncode == 0
     tree = xml.etree.ElementTree.parse(svg)
     assert len(list(tree.iter("{http://www.w3.org/2000/svg}title"))) == 8 * 32 * 2 * 3
     compared = os.path.join(folder, "compared.svg")
-    assert run("--pp", 4, "--microbatches", 8, "--compare", "--svg", compared).returncode == 0
+    assert run("--pp", 4, "--microbatches", 8, "--compare", "--svg", compared, "--overwrite").returncode == 0
     xml.etree.ElementTree.parse(compared)
     csv = os.path.join(folder, "schedule.csv")
     for more in [], ["--transfers"]:
-        assert run("--kind", "zb-h1", "--pp", 4, "--microbatches", 8, "--save_csv", csv, *more).returncode == 0
+        assert run("--kind", "zb-h1", "--pp", 4, "--microbatches", 8, "--save_csv", csv, "--overwrite", *more).returncode == 0
         made, read = answer("--kind", "zb-h1", "--pp", 4, "--microbatches", 8), answer("--csv", csv)
         assert read["kind"] == "csv" and read["actions"] == made["actions"] and read["program"] == made["program"]
         assert answer("--kind", csv) == read

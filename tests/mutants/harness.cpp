@@ -79,7 +79,7 @@ Outcomes run_kit(const Options& options, const std::string& name, const std::str
   close(file);
   std::vector<std::string> arguments = {
       options.conform, "--platform",     options.mutant,       "--filter", filter, "--report",
-      report,          "--expectations", options.expectations, "--world",  "3"};
+      report,          "--expectations", options.expectations, "--world",  "3",    "--overwrite"};
   if (!name.empty()) arguments.insert(arguments.end(), {"--deadline", options.deadline});
   for (const std::string& setting : options.rank_env) arguments.insert(arguments.end(), {"--rank_env", setting});
   if (quick) arguments.push_back("--quick");

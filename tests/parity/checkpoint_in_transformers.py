@@ -70,7 +70,7 @@ def compare(program, folder, batch, dtype, least_files):
     with torch.no_grad():
         expected = model(input_ids=load_file(str(batch))["input_ids"]).logits
     dump = folder.parent / "dump.safetensors"
-    run(program, "probe", "--model", folder, "--batch", batch, "--out", dump, "--dtype", "float64")
+    run(program, "probe", "--overwrite", "--model", folder, "--batch", batch, "--out", dump, "--dtype", "float64")
     share = ((load_file(str(dump))["logits"].double() - expected).norm() / expected.norm()).item()
     if not share <= BOUND:
         raise AssertionError(f"{folder}: logits differ by {share:.3g}, bound {BOUND:g}")

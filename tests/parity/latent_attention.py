@@ -59,7 +59,7 @@ def run(*command):
 
 
 def probe(program, model, folder, *more):
-    run(program, "probe", "--model", str(model), "--batch", str(folder / "batch.safetensors"), "--out",
+    run(program, "probe", "--overwrite", "--model", str(model), "--batch", str(folder / "batch.safetensors"), "--out",
         str(folder / "dump.safetensors"), "--grads", *more)
     return load_file(str(folder / "dump.safetensors"))
 

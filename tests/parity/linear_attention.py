@@ -72,7 +72,7 @@ def compare_packed(program, folder):
             assert share <= GRADIENT, f"packed, {layout}: {tensor} {what} by {share:.3g}, bound {GRADIENT:g}"
             worst = max(worst, share)
     print(f"packed sequences: {worst:.2g}", flush=True)
-    refused = subprocess.run([program, "probe", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
+    refused = subprocess.run([program, "probe", "--overwrite", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
                               "--out", str(folder / "dump.safetensors"), "--context_parallel_size", "3", "--nproc", "3"],
                              capture_output=True, text=True)
     assert refused.returncode != 0 and "linear_num_key_heads 4 is not divisible by" in refused.stderr, refused.stderr

@@ -109,7 +109,7 @@ def compare_resumed(program, name, data, folder, layout, *words, model=MODEL):
 def compare_logits(program, adapter, batch, folder, model=MODEL):
     dump = folder / "dump.safetensors"
     # The folder names its base model. In float64, so that what is left of a difference is not rounding.
-    run(program, "probe", "--model", adapter, "--batch", batch, "--out", dump, "--dtype", "float64")
+    run(program, "probe", "--overwrite", "--model", adapter, "--batch", batch, "--out", dump, "--dtype", "float64")
     with torch.no_grad():
         wanted = load(adapter, model=model).double().eval()(input_ids=load_file(str(batch))["input_ids"]).logits
     worst = (load_file(str(dump))["logits"] - wanted).abs().max().item()
@@ -450,7 +450,7 @@ def compare_several(program, first, data, batch, folder):
     dump = folder / "dump.safetensors"
     logits = []
     for model in (["--model", folder / "new/model"], ["--model", folder / "merged", "--adapter_name_or_path", folder / "by hand/model"]):
-        run(program, "probe", *model, "--batch", batch, "--out", dump)
+        run(program, "probe", "--overwrite", *model, "--batch", batch, "--out", dump)
         logits.append(load_file(str(dump))["logits"])
     if not torch.equal(*logits):
         raise AssertionError("an adapter beside merged weights is read without these")

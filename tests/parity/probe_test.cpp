@@ -28,7 +28,7 @@ Ended run_probe(std::vector<std::string> words) {
 // The dump of a probe that has to succeed.
 TensorMap dump_of(std::vector<std::string> words, const TemporaryFolder& folder) {
   const std::string out = folder.path() + "/dump.safetensors";
-  words.insert(words.end(), {"--out", out});
+  words.insert(words.end(), {"--out", out, "--overwrite"});
   const Ended ended = run_probe(words);
   EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
   return ended.code == 0 ? read_tensors(out) : TensorMap();

@@ -303,7 +303,7 @@ def run_case(program, seed, folder, both):
     for dtype, bound in BOUNDS.items():
         cut = draw_layout(draw, settings)
         for layout in [[], cut] if both else [[]] if dtype == "float64" else [cut]:
-            command = [program, "probe", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
+            command = [program, "probe", "--overwrite", "--model", str(folder / "model"), "--batch", str(folder / "batch.safetensors"),
                        "--out", str(folder / "dump.safetensors"), "--grads", "--dtype", dtype, *layout]
             done = preloaded.run(command)
             if done.returncode != 0:

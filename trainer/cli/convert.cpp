@@ -14,6 +14,7 @@
 #include "core/bytes_text.h"
 #include "core/config_error.h"
 #include "core/models/convert.h"
+#include "core/output_check.h"
 #include "core/quoted.h"
 #include "trainer/data/progress_printer.h"
 
@@ -32,6 +33,7 @@ int run_convert(const ConvertArguments& arguments) {
                                .average = arguments.ema,
                                .dtype = parse_weight_type(arguments.dtype),
                                .max_shard_bytes = parse_size(arguments.max_shard_size)};
+  check_outside_live_runs("--to", options.to);
   const auto [converted, seconds] = convert_with_progress(options, "convert");
   if (arguments.json) {
     fmt::print("{}\n",

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/output_check.h"
 #include "trainer/data/build.h"
 #include "trainer/data/output_file.h"
 #include "trainer/data/progress_printer.h"
@@ -18,6 +19,7 @@ namespace concord {
 namespace {
 
 void run_build(const BuildArguments& arguments, bool json) {
+  check_outside_live_runs("--output", arguments.output);
   ProgressPrinter printer("data build");
   const BuildProgress progress = build_data(arguments, [&](const BuildProgress& now) {
     printer.show([&](double seconds) { return progress_line(now, seconds); });
@@ -82,17 +84,20 @@ void add_build(CLI::App* data) {
 
 void add_convert(CLI::App* data) {
   const auto input = std::make_shared<std::string>(), output = std::make_shared<std::string>();
+  const auto overwrite = std::make_shared<bool>(false);
   CLI::App* convert = data->add_subcommand("convert", "write the records of a table as .jsonl, which build takes");
   convert->add_option("--input", *input, ".parquet, .arrow, .json (a list), .jsonl.gz, .jsonl.zst or .jsonl.xz file")
       ->required();
   convert->add_option("--output", *output, ".jsonl file to write")->required();
-  convert->callback([input, output] {
+  convert->add_flag("--overwrite", *overwrite, "replace an existing file");
+  convert->callback([input, output, overwrite] {
     if (!is_record_file(*input)) {
       throw ConfigError(fmt::format("--input is {}; the name must end in {}", *input, kRecordEndings));
     }
     if (!output->ends_with(".jsonl")) {
       throw ConfigError(fmt::format("--output is {}; the name must end in .jsonl", *output));
     }
+    check_output_file("--output", *output, {.overwrite = *overwrite, .inputs = {*input}});
     OutputFile file(*output);
     stream_records(*input, [&](std::string_view lines) { file.write(lines); });
     file.sync();
@@ -105,6 +110,7 @@ void add_synth(CLI::App* data) {
     std::string output;
     uint64_t seed = 1;
     int64_t tokens = 1 << 20;
+    bool overwrite = false;
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
@@ -112,8 +118,10 @@ void add_synth(CLI::App* data) {
   synth->add_option("--output", given->output, "PREFIX of the .bin and .idx files")->required();
   synth->add_option("--seed", given->seed, "random seed of the Markov chain and its text")->capture_default_str();
   synth->add_option("--tokens", given->tokens, "number of tokens")->capture_default_str();
+  synth->add_flag("--overwrite", given->overwrite, "replace existing files");
   synth->add_flag("--json", given->json, "one JSON document on standard output");
   synth->callback([given] {
+    check_data_output(given->output, {.overwrite = given->overwrite});
     const SyntheticCorpus corpus = write_synthetic_corpus(given->output, given->seed, given->tokens);
     if (given->json) {
       const nlohmann::ordered_json document = {{"output", given->output},

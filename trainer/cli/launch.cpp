@@ -126,8 +126,9 @@ void add_launch_command(CLI::App* program, int* exit_code) {
       ->capture_default_str();
   launch_app->add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL when a job is stopped")
       ->capture_default_str();
-  launch_app->add_option("--log_dir", options.log_dir,
-                         "write the output to rank-N.log in this folder, one file per rank, instead of here");
+  launch_app->add_option(
+      "--log_dir", options.log_dir,
+      "append the output to rank-N.log in this folder, one file per rank, instead of writing it here");
   launch_app->add_flag("--no_prefix", arguments->no_prefix, "do not prefix lines with \"[rank N] \"");
   add_rules_flags(launch_app);
   launch_app->add_option("command", arguments->command, "command that each process runs, after --");

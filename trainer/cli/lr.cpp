@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/output_check.h"
 #include "core/quoted.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
@@ -27,6 +28,7 @@ struct LrOptions {
   std::vector<std::string> kwargs;  // name=value
   std::string csv;
   std::string svg;
+  bool overwrite = false;
   bool json = false;
 };
 
@@ -51,6 +53,8 @@ void run_lr(LrOptions* given) {
   take_kwargs(given);
   if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
     throw ConfigError("only one document can be written to standard output; use files for the others");
+  check_output_file("--csv", given->csv, {.overwrite = given->overwrite});
+  check_output_file("--svg", given->svg, {.overwrite = given->overwrite});
   const std::vector<LrPoint> points = lr_points(given->lr);
   if (!given->csv.empty()) write_out(given->csv, lr_csv(points));
   if (!given->svg.empty()) write_out(given->svg, lr_svg(given->lr, points));
@@ -157,6 +161,7 @@ void add_lr_command(CLI::App* program) {
       ->capture_default_str();
   lr->add_option("--csv", given->csv, "write every step to this file; - is standard output");
   lr->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
+  lr->add_flag("--overwrite", given->overwrite, "replace existing files");
   lr->add_flag("--json", given->json, "one JSON document on standard output");
   lr->callback([given] { run_lr(given.get()); });
 }

@@ -8,6 +8,7 @@
 
 #include "core/bytes_text.h"
 #include "core/models/adapter_config.h"
+#include "core/output_check.h"
 #include "core/quoted.h"
 #include "trainer/cli/convert.h"
 
@@ -25,6 +26,7 @@ int run_merge(const MergeArguments& arguments) {
                                .adapter = arguments.adapter,
                                .dtype = parse_weight_type(arguments.dtype),
                                .max_shard_bytes = parse_size(arguments.max_shard_size)};
+  check_outside_live_runs("--out", options.to);
   const auto [merged, seconds] = convert_with_progress(options, "merge");
   if (arguments.json) {
     fmt::print("{}\n", nlohmann::ordered_json{{"model", options.from},

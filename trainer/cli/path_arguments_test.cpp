@@ -1,6 +1,8 @@
 // Every argument that names a file or a folder, given what is none: a pipe that nobody writes to, a device that never
-// ends, a folder, a file with a zero byte and more behind its end. The program says what is wrong and ends. Which
-// arguments there are is read from the program itself: one that is not in the tables below fails the test.
+// ends, a folder, a file with a zero byte and more behind its end. The program says what is wrong and ends. Arguments
+// that name an output are also given what must not be lost: a file that exists, an input of the command, the folder of a
+// running job. Which arguments there are is read from the program itself: one that is not in the tables below fails the
+// test.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -11,6 +13,7 @@
 #include <iterator>
 #include <set>
 
+#include "core/run_lock.h"
 #include "tests/processes/ended_process.h"
 #include "tests/temporary_folder.h"
 #include "trainer/arguments/table.h"
@@ -39,6 +42,13 @@ struct PathCase {
   bool runs = true;           // with what is good the command ends by itself and with 0
   bool zero_is_fine = false;  // a zero byte behind the end is no mistake in this format, or it is a program's to judge
   bool device_is_fine = false;  // it is written to, and not replaced
+
+  bool is_output() const { return good.empty() && argument != "checkpoint list output_dir"; }
+  bool is_log() const { return argument == "launch --log_dir"; }  // text is appended to what exists
+  bool can_overwrite() const {
+    return is_output() && !is_log() && argument != "train --output_dir" && argument != "convert --to" &&
+           argument != "merge --out";
+  }
 };
 
 const std::vector<std::string> kTrain = {
@@ -338,15 +348,35 @@ class PathArgumentsTest : public ::testing::TestWithParam<PathCase> {
     return GetParam().file.starts_with("/") || GetParam().file == ".idx" || GetParam().file == ".bin" ? path : file;
   }
 
-  std::unique_ptr<RunningProcess> start(const std::string& path) const {
+  std::unique_ptr<RunningProcess> start(const std::string& path, bool overwrites = false) const {
     std::vector<std::string> command = {CONCORD_PROGRAM};
     for (const std::string& word : GetParam().command) {
+      if (word == "--overwrite" && GetParam().is_output()) continue;
       command.push_back(word == "@"              ? path
                         : word == "F/run"        ? path + ".run"
                         : word.starts_with("F/") ? folder_ / word.substr(2)
                                                  : word);
     }
+    if (overwrites && GetParam().can_overwrite()) command.emplace_back("--overwrite");
     return std::make_unique<RunningProcess>(command);
+  }
+
+  // The files that the command reads.
+  std::vector<std::string> inputs() const {
+    std::vector<std::string> files;
+    for (const std::string& word : GetParam().command) {
+      const std::string path = word.starts_with("F/") ? folder_ / word.substr(2) : "";
+      if (fs::is_regular_file(path)) files.push_back(path);
+      if (!fs::is_directory(path)) continue;
+      for (const fs::directory_entry& entry : fs::directory_iterator(path)) files.push_back(entry.path().string());
+    }
+    return files;
+  }
+
+  void expect_exit_2(RunningProcess* process, const std::string& text) const {
+    const int status = process->wait();
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 2) << status << ": " << process->err();
+    EXPECT_THAT(process->err(), HasSubstr(text));
   }
 
   void expect_refused(RunningProcess* process, const std::string& name) const {
@@ -386,6 +416,44 @@ TEST_P(PathArgumentsTest, IsTakenThroughALinkToAFile) {
   EXPECT_EQ(process->wait(), 0) << process->err();
 }
 
+class OutputArgumentsTest : public PathArgumentsTest {};
+
+TEST_P(OutputArgumentsTest, IsNotReplacedUnlessAsked) {
+  const std::string path = place("kept", [](const std::string& file) { std::ofstream(file) << "keep"; });
+  const std::unique_ptr<RunningProcess> process = start(path);
+  const std::string file = fs::is_regular_file(path) ? path : path + GetParam().file;
+  if (GetParam().is_log() && file != path) {
+    EXPECT_EQ(process->wait(), 0) << process->err();
+  } else {
+    expect_exit_2(process.get(), GetParam().can_overwrite() ? "already exists" : "kept");
+  }
+  EXPECT_EQ(content_of(file), "keep");
+}
+
+TEST_P(OutputArgumentsTest, IsNeverAnInput) {
+  if (!GetParam().can_overwrite()) return;
+  int number = 0;
+  for (const std::string& input : inputs()) {
+    const std::string before = content_of(input);
+    const auto hard = [&](const std::string& file) { fs::create_hard_link(input, file); };
+    const auto soft = [&](const std::string& file) { fs::create_symlink(input, file); };
+    const std::string paths[] = {place("hard" + std::to_string(number), hard),
+                                 place("soft" + std::to_string(number++), soft)};
+    for (const std::string& path : paths) expect_exit_2(start(path, true).get(), "would overwrite");
+    EXPECT_EQ(content_of(input), before);
+  }
+}
+
+TEST_P(OutputArgumentsTest, IsRefusedInTheFolderOfARunningJob) {
+  if (GetParam().is_log()) return;
+  const RunLock lock(folder_ / "live", "a job");
+  const bool is_run = GetParam().argument == "train --output_dir";
+  const std::string path =
+      is_run ? folder_ / "live" : folder_ / (GetParam().file == ".jsonl" ? "live/o.jsonl" : "live/o");
+  expect_exit_2(start(path, true).get(), "in use by process " + std::to_string(::getpid()));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "live"), fs::directory_iterator()), 1) << "the lock";
+}
+
 std::string name_of(const ::testing::TestParamInfo<PathCase>& info) {
   std::string name = std::to_string(info.index) + "_" + info.param.argument;
   for (char& letter : name) {
@@ -394,7 +462,14 @@ std::string name_of(const ::testing::TestParamInfo<PathCase>& info) {
   return name;
 }
 
+std::vector<PathCase> output_cases() {
+  std::vector<PathCase> cases = path_cases();
+  std::erase_if(cases, [](const PathCase& each) { return !each.is_output(); });
+  return cases;
+}
+
 INSTANTIATE_TEST_SUITE_P(All, PathArgumentsTest, ::testing::ValuesIn(path_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, OutputArgumentsTest, ::testing::ValuesIn(output_cases()), name_of);
 
 }  // namespace
 }  // namespace concord::testing_processes

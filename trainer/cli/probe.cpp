@@ -11,9 +11,10 @@
 
 #include "core/config_error.h"
 #include "core/input_file.h"
+#include "core/mesh/job_environment.h"
 #include "core/models/adapter_config.h"
 #include "core/models/config.h"
-#include "core/new_file.h"
+#include "core/output_check.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/torch_module/loader.h"
 
@@ -47,11 +48,18 @@ void check_probe_words(const ProbeArguments& given) {
   read_model_config(given.model.empty() ? given.model_config : given.model);
   if (!given.adapter.empty()) read_adapter_config(given.adapter);
   if (!given.batch.empty()) InputFile(given.batch, "give a safetensors file");
-  check_replaceable(given.out);
   const std::filesystem::path folder = std::filesystem::absolute(given.out).parent_path();
   if (!std::filesystem::is_directory(folder)) {
     throw ConfigError(fmt::format("--out {}: folder {} does not exist", given.out, folder.string()));
   }
+}
+
+// Rank 0 writes the file.
+void check_probe_output(const ProbeArguments& given) {
+  if (read_job_environment().rank != 0) return;
+  check_output_file(
+      "--out", given.out,
+      {.overwrite = given.overwrite, .inputs = {given.model, given.model_config, given.adapter, given.batch}});
 }
 
 // --model may be the folder of an adapter, which names its base model.
@@ -63,6 +71,7 @@ void resolve_adapter(ProbeArguments* given) {
 int run_probe(ProbeArguments given, int nproc) {
   resolve_adapter(&given);
   check_probe_words(given);
+  check_probe_output(given);
   const int64_t world = ranks_of_command(nproc);
   // Errors are reported before any process waits for another one.
   torch_module().check_probe(given, world);
@@ -130,6 +139,7 @@ void add_probe_command(CLI::App* program, int* exit_code) {
   app->add_option("--seed", given->sizes.seed, "seed of the initialization")->capture_default_str();
   app->add_option("--batch", given->batch, "safetensors file with input_ids and labels");
   app->add_option("--out", given->out, "safetensors file to write")->required();
+  app->add_flag("--overwrite", given->overwrite, "replace an existing file");
   app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (default: as in the config)");
   app->add_flag("--grads", given->options.grads, "add grad.NAME, the gradient of the mean loss, for each HF parameter");
   app->add_flag("--dump_activations", given->options.activations, "add activation.NUMBER.PART, in model order");

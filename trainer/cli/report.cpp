@@ -14,6 +14,7 @@
 #include <set>
 
 #include "core/config_error.h"
+#include "core/output_check.h"
 #include "trainer/cli/serve_report.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
@@ -34,6 +35,7 @@ struct ReportOptions {
   std::string svg;
   std::string html;
   double floor = NAN;
+  bool overwrite = false;
   bool json = false;
   bool serve = false;
   int port = 0;
@@ -50,6 +52,16 @@ void check_report_options(const ReportOptions& given) {
   if (!given.serve && given.port != 0) throw ConfigError("--port is for --serve");
   if (given.json && given.svg == "-")
     throw ConfigError("--json and another document cannot both use standard output; write one to a file");
+}
+
+void check_outputs(const ReportOptions& given) {
+  OutputRules rules{.overwrite = given.overwrite};
+  for (const std::string& folder : given.folders) {
+    for (const char* const name : {kMetricsFile, kEvalMetricsFile, kSamplesFile, kRankTimesFile})
+      rules.inputs.push_back(folder + "/" + name);
+  }
+  check_output_file("--html", given.html, rules);
+  check_output_file("--svg", given.svg, rules);
 }
 
 std::vector<ComparedRun> read_runs(const ReportOptions& given) {
@@ -136,6 +148,7 @@ RunDescription description_of(const ReportOptions& given) {
 
 void run_report(const ReportOptions& given) {
   check_report_options(given);
+  check_outputs(given);
   if (given.serve) return serve_report(description_of(given), given.port);
   const std::vector<ComparedRun> runs = read_runs(given);
   if (!given.html.empty()) {
@@ -218,6 +231,7 @@ void add_report_command(CLI::App* program) {
   report->add_option("--floor", given->floor, "loss to draw as a horizontal line");
   report->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
   report->add_option("--html", given->html, "write the HTML page of one run to this file");
+  report->add_flag("--overwrite", given->overwrite, "replace existing files");
   report->add_flag("--serve", given->serve,
                    "show the page of one run, live, to browsers on this machine, until Ctrl-C");
   report->add_option("--port", given->port, "port of --serve; 0: any free one")

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config_error.h"
+#include "core/output_check.h"
 #include "core/quoted.h"
 #include "core/schedule/check.h"
 #include "core/schedule/draw.h"
@@ -96,6 +97,7 @@ struct ScheduleOptions {
   int64_t width = 120;
   bool transfers = false;
   bool compare = false;
+  bool overwrite = false;
   bool json = false;
 };
 
@@ -115,6 +117,9 @@ void check_schedule_options(const ScheduleOptions& given, bool sized) {
     throw ConfigError("--json and another document cannot both use standard output; write one to a file");
   if (given.compare && !given.save_csv.empty())
     throw ConfigError("--save_csv writes a single schedule; remove --compare");
+  const OutputRules rules{.overwrite = given.overwrite, .inputs = {given.csv}};
+  check_output_file("--save_csv", given.save_csv, rules);
+  check_output_file("--svg", given.svg, rules);
 }
 
 Placement parse_placement(const std::string& name) {
@@ -264,6 +269,7 @@ void add_schedule_command(CLI::App* program) {
   schedule->add_option("--save_csv", given->save_csv, "write the schedule to this file; - is standard output");
   schedule->add_flag("--transfers", given->transfers, "include sends, receives and reductions in --save_csv");
   schedule->add_option("--svg", given->svg, "write a drawing to this file; - is standard output");
+  schedule->add_flag("--overwrite", given->overwrite, "replace existing files");
   schedule->add_option("--width", given->width, "characters per line of the grid; 0: unlimited")->capture_default_str();
   schedule->add_flag("--compare", given->compare, "compare all kinds");
   schedule->add_flag("--json", given->json, "one JSON document on standard output");

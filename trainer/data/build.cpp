@@ -38,8 +38,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kWorkFolder = ".build";
 constexpr const char* kPublishing = "/publishing";  // a file of the folder
-constexpr int kFormat = 3;                          // of the folder; part of the plan
+constexpr std::string_view kPlanTitle = "concord data build";
+constexpr int kFormat = 3;  // of the folder; part of the plan
 constexpr auto kReportEvery = std::chrono::milliseconds(500);
 
 // Of the chat template that is given, or of the files that may hold the tokenizer's own.
@@ -56,10 +58,9 @@ std::string template_hash(const BuildArguments& arguments) {
 // Everything that determines the bytes of the output, as text.
 std::string plan_of(const BuildArguments& arguments, const std::vector<std::string>& inputs,
                     const Tokenizer& tokenizer) {
-  std::string plan =
-      fmt::format("concord data build {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
-                  kFormat, arguments.sft, arguments.sft ? template_hash(arguments) : "-", arguments.append_eod,
-                  arguments.shard_bytes, tokenizer.name());
+  std::string plan = fmt::format("{} {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
+                                 kPlanTitle, kFormat, arguments.sft, arguments.sft ? template_hash(arguments) : "-",
+                                 arguments.append_eod, arguments.shard_bytes, tokenizer.name());
   if (arguments.tokenizer != "byte") plan += fmt::format(", {:016x}", stable_hash(MappedFile(tokenizer.name()).text()));
   if (arguments.dataset) plan += "\ndata set " + arguments.dataset->text();
   for (const std::string& path : inputs) {
@@ -82,8 +83,9 @@ std::vector<std::string> input_files(const BuildArguments& arguments) {
 // OUTPUT.build/, locked by one process at a time. The lock is released when the process exits, for whatever reason.
 class WorkFolder {
  public:
-  WorkFolder(const std::string& output, const std::string& plan, bool overwrite) : path_(output + ".build") {
+  WorkFolder(const std::string& output, const std::string& plan, bool overwrite) : path_(output + kWorkFolder) {
     std::error_code error;
+    check_is_ours();
     fs::create_directory(path_, error);
     if (error) throw ConfigError(fmt::format("cannot create folder {}: {}", path_, error.message()));
     lock_.reset(::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
@@ -96,11 +98,38 @@ class WorkFolder {
 
   std::string lines_of(size_t input) const { return fmt::format("{}/input-{:06}.jsonl", path_, input); }
   std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
-  void remove() const { fs::remove_all(path_); }
+  // The files that show whose folder it is go last, so that a build that is killed here can continue.
+  void remove() const {
+    const std::vector<fs::directory_entry> entries(fs::directory_iterator(path_), {});
+    for (const fs::directory_entry& entry : entries) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("shard-") || name.starts_with("input-")) fs::remove(entry.path());
+    }
+    fs::remove_all(path_);
+  }
   // From now on files with the names of the output are this build's.
   void begin_publishing() const { write_whole(path_ + kPublishing, ""); }
 
  private:
+  // One that was killed before it wrote its plan has left nothing else.
+  void check_is_ours() const {
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(path_, error))) return;
+    const std::string plan = path_ + "/plan";
+    bool is_ours = fs::is_directory(fs::symlink_status(path_, error));
+    if (is_ours && fs::is_regular_file(plan, error)) {
+      is_ours = MappedFile(plan).text().starts_with(kPlanTitle);
+    } else if (is_ours) {
+      const fs::directory_iterator entries(path_, error);
+      is_ours = std::all_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
+        return entry.path().filename() == "lock" || entry.path().filename() == "plan.partial";
+      });
+    }
+    if (is_ours) return;
+    throw ConfigError(fmt::format(
+        "{} was not written by data build, which needs this name; move it away, or choose another --output", path_));
+  }
+
   // Resumes what an earlier build of the same plan has left.
   void take_over(const std::string& output, const std::string& plan, bool overwrite) {
     const std::string file = path_ + "/plan";
@@ -281,16 +310,26 @@ void check(const BuildArguments& arguments) {
                                   arguments.sft ? "with --sft it must be a file name that ends in .jsonl"
                                                 : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
   }
-  const std::string last_file = arguments.sft ? arguments.output : arguments.output + ".idx";
   // A build that was killed after its last file got its name has left its folder: it goes on, to remove it. Before that
   // what has the name is a file of the user's.
-  const bool goes_on = fs::exists(arguments.output + ".build" + kPublishing);
-  if (fs::exists(last_file) && !arguments.overwrite && !goes_on) {
-    throw ConfigError(fmt::format("{} already exists; choose another --output, or pass --overwrite", last_file));
-  }
+  const bool goes_on = fs::exists(arguments.output + kWorkFolder + kPublishing);
+  OutputRules rules{.overwrite = arguments.overwrite || goes_on, .inputs = input_files(arguments), .in_live_run = true};
+  if (arguments.tokenizer != "byte") rules.inputs.push_back(arguments.tokenizer);
+  if (!arguments.chat_template.empty()) rules.inputs.push_back(arguments.chat_template);
+  check_data_output(arguments.output, rules);
+  check_replaced_folder("--output", arguments.output + kWorkFolder, rules);
 }
 
 }  // namespace
+
+void check_data_output(const std::string& output, const OutputRules& rules) {
+  if (output.ends_with(".jsonl")) {
+    check_output_file("--output", output, rules);
+  } else {
+    for (const char* ending : {".bin", ".idx"}) check_output_file("--output", output + ending, rules);
+  }
+  check_tokenizer_folder(output, rules);
+}
 
 BuildProgress build_data(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report) {
   check(arguments);

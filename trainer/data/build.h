@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/output_check.h"
 #include "trainer/data/dataset_info.h"
 
 namespace concord {
@@ -41,6 +42,9 @@ struct BuildProgress {
   int64_t documents = 0;
   int64_t tokens = 0;
 };
+
+// Throws ConfigError unless |output|, as in BuildArguments, can be written with its tokenizer (core/output_check.h).
+void check_data_output(const std::string& output, const OutputRules& rules);
 
 // Calls |report| from the calling thread: while shards are made, and once when all are. Throws ConfigError for
 // what is wrong with arguments or input, std::runtime_error if the disk is full; the shards done until then are

@@ -177,6 +177,40 @@ TEST(DataBuild, OneBuildOfAnOutputRunsAtATime) {
   EXPECT_EQ(said_by_build({.inputs = {input}, .output = folder / "out"}), "");
 }
 
+TEST(DataBuild, WhatItDidNotWriteStays) {
+  const Folder folder;
+  const std::string input = write_file(folder / "in.jsonl", "{\"text\": \"abc\"}\n");
+  const auto said = [&](const BuildArguments& more) {
+    BuildArguments arguments = more;
+    arguments.inputs = {input};
+    return said_by_build(arguments);
+  };
+  // Its own input, by any name.
+  std::filesystem::create_hard_link(input, folder / "hard.jsonl");
+  std::filesystem::create_symlink(input, folder / "link.jsonl");
+  for (const char* name : {"in.jsonl", "hard.jsonl", "link.jsonl"})
+    EXPECT_THAT(said({.output = folder / name, .sft = true, .overwrite = true}), HasSubstr("would overwrite")) << name;
+  EXPECT_THAT(read_file(input), HasSubstr("abc"));
+  // Half of a pair.
+  write_file(folder / "half.bin", "mine");
+  EXPECT_THAT(said({.output = folder / "half"}), HasSubstr("half.bin' already exists"));
+  // Folders by the names that it would use.
+  for (const std::string name : {"a.tokenizer", "b.build"}) {
+    std::filesystem::create_directory(folder / name);
+    const std::string kept = write_file(folder / (name + "/notes.txt"), "mine");
+    for (const bool overwrite : {false, true})
+      EXPECT_THAT(said({.output = folder / name.substr(0, 1), .overwrite = overwrite}), HasSubstr(name)) << overwrite;
+    EXPECT_EQ(read_file(kept), "mine");
+  }
+  std::filesystem::create_directory(folder / "c.tokenizer");
+  write_file(folder / "c.tokenizer/tokenizer.json", "mine");
+  EXPECT_THAT(said({.output = folder / "c"}), HasSubstr("c.tokenizer already exists"));
+  EXPECT_THAT(said({.output = folder / "c", .tokenizer = folder / "c.tokenizer/tokenizer.json", .overwrite = true}),
+              HasSubstr("would replace"));
+  EXPECT_EQ(read_file(folder / "c.tokenizer/tokenizer.json"), "mine");
+  EXPECT_EQ(said({.output = folder / "c", .overwrite = true}), "");
+}
+
 TEST(DataBuild, WhatCannotBeBuiltIsRefused) {
   const Folder folder;
   const std::string input = write_file(folder / "in.jsonl", many_lines(5)), output = folder / "out";

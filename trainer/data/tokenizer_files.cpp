@@ -86,15 +86,35 @@ std::string read_whole(const fs::path& path) {
   return std::string(file.text());
 }
 
+bool is_tokenizer_file(std::string_view name) {
+  return std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
+                     [&](std::string_view beginning) { return name.starts_with(beginning); });
+}
+
+// Whoever writes |folder| anew deletes it: it must not hold anything else.
+void check_only_tokenizer_files(const std::string& folder) {
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(folder, error);
+  if (!fs::exists(status)) return;
+  std::string foreign = fs::is_directory(status) ? "" : folder;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const bool is_ours = is_tokenizer_file(entry.path().filename().string()) && entry.is_regular_file(error);
+    if (!is_ours) foreign = entry.path().string();
+  }
+  if (foreign.empty()) return;
+  throw ConfigError(
+      fmt::format("{} is not a file of a tokenizer, and {} would be replaced; move it away, or choose "
+                  "another --output",
+                  foreign, folder));
+}
+
 // Sorted by name, so that the order does not depend on the file system.
 TokenizerFiles files_in(const fs::path& folder) {
   TokenizerFiles files;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    const bool is_one = std::any_of(std::begin(kBeginnings), std::end(kBeginnings),
-                                    [&](std::string_view beginning) { return name.starts_with(beginning); });
-    if (is_one && entry.is_regular_file(error)) files.emplace_back(name, read_whole(entry.path()));
+    if (is_tokenizer_file(name) && entry.is_regular_file(error)) files.emplace_back(name, read_whole(entry.path()));
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -150,9 +170,19 @@ std::string tokenizer_folder(const std::string& data) {
   return data.substr(0, data.size() - (is_half ? 4 : 0)) + ".tokenizer";
 }
 
+void check_tokenizer_folder(const std::string& data, const OutputRules& rules) {
+  const std::string folder = tokenizer_folder(data);
+  check_replaced_folder("--output", folder, rules);
+  check_only_tokenizer_files(folder);
+  std::error_code error;
+  if (rules.overwrite || !fs::exists(folder, error)) return;
+  throw ConfigError(fmt::format("{} already exists; choose another --output, or pass --overwrite", folder));
+}
+
 void write_tokenizer_files(const std::string& data, const TokenizerFiles& files) {
   const std::string folder = tokenizer_folder(data);
   std::error_code error;
+  check_only_tokenizer_files(folder);
   fs::remove_all(folder, error);
   if (!error) fs::create_directory(folder, error);
   if (error) throw ConfigError(fmt::format("cannot create folder {}: {}", folder, error.message()));

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/output_check.h"
+
 namespace concord {
 
 using TokenizerFiles = std::vector<std::pair<std::string, std::string>>;  // name, text
@@ -23,8 +25,12 @@ std::optional<int64_t> end_of_document(const TokenizerFiles& files);
 // Where the files of |data|, a path as --train_data takes it, are: "corpus.tokenizer" of corpus.bin and corpus.idx.
 std::string tokenizer_folder(const std::string& data);
 
-// Puts |files| into that folder, over those of an earlier build. Throws ConfigError and std::runtime_error as
-// OutputFile does.
+// Throws ConfigError if that folder holds anything but a tokenizer's files or an input of |rules|, or exists at all
+// without |rules|.overwrite.
+void check_tokenizer_folder(const std::string& data, const OutputRules& rules);
+
+// Puts |files| into that folder, over those of an earlier build. Throws ConfigError for a folder that holds
+// other files, and as OutputFile does.
 void write_tokenizer_files(const std::string& data, const TokenizerFiles& files);
 
 // Of the tokenizer that made the tokens of |data|: those in that folder, and those of |tokenizer| if training tokenizes

@@ -231,11 +231,11 @@ def main():
     profile = os.path.join(os.path.abspath(folder), "profile")
     found = list(findings(*rendered(browser, page, profile)))
     write_run(os.path.join(folder, "one"), range(7, 8), evaluations=())
-    subprocess.run([concord, "report", os.path.join(folder, "one"), "--html", page], check=True)
+    subprocess.run([concord, "report", os.path.join(folder, "one"), "--html", page, "--overwrite"], check=True)
     found += findings_of_one_step(rendered(browser, page, profile)[0])
     for world, shown in ((1, 1), (4, 4), (64, 64), (100, 64)):
         write_ranks(os.path.join(folder, "run"), world, slow=world - 1)
-        subprocess.run([concord, "report", os.path.join(folder, "run"), "--html", page], check=True)
+        subprocess.run([concord, "report", os.path.join(folder, "run"), "--html", page, "--overwrite"], check=True)
         found += findings_of_ranks(*rendered(browser, page, profile), world, shown)
     found += findings_of_live(concord, browser, folder, profile)
     print("\n".join(found) or f"{browser}: the live page follows its run; four charts and the heat map drawn, nothing on the console")
