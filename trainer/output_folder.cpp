@@ -11,6 +11,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "core/checkpoint/manifest.h"
 #include "core/config_error.h"
 #include "core/job_board.h"
 #include "core/models/save_folder.h"
@@ -30,14 +31,20 @@ namespace fs = std::filesystem;
 constexpr std::string_view kCheckpoint = "checkpoint-";
 constexpr const char* kSetAside = ".not-on-all-machines";
 constexpr const char* kModelFolder = "model";
+constexpr const char* kAverageFolder = "ema_model";
 constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl", "eval_metrics.jsonl", "test_results.json",
                                              "samples.jsonl", "rank_times.jsonl",   "trainer_state.json",
                                              "runs",          "report.html",        kLeaderFile,
-                                             kModelFolder,    "ema_model",          "predictions.jsonl",
+                                             kModelFolder,    kAverageFolder,       "predictions.jsonl",
                                              "profile",       "training_args.yaml"};
 
+bool is_model_folder(const fs::path& path) {
+  std::error_code error;
+  return (path.filename() == kModelFolder || path.filename() == kAverageFolder) && fs::is_directory(path, error);
+}
+
 std::vector<fs::path> left_by_a_run(const fs::path& folder) {
-  std::vector<fs::path> found = checkpoints_in(folder);
+  std::vector<fs::path> found = own_checkpoints_in(folder);
   for (const std::string_view name : kFilesOfARun) {
     std::error_code error;
     if (fs::exists(folder / name, error)) found.push_back(folder / name);
@@ -73,7 +80,7 @@ bool resumes_there(const OutputRequest& request) {
     return fs::exists(request.folder / name, error);
   };
   const bool has_saved =
-      !checkpoints_in(request.folder).empty() || is_there(kModelFolder) || is_there("trainer_state.json");
+      !own_checkpoints_in(request.folder).empty() || is_there(kModelFolder) || is_there("trainer_state.json");
   return !has_saved || newest_resumable_step(request.folder).has_value();
 }
 
@@ -81,7 +88,7 @@ bool resumes_there(const OutputRequest& request) {
 void check_nothing_later(const OutputRequest& request) {
   const std::optional<int64_t> resumed =
       request.resume_from.empty() ? newest_resumable_step(request.folder) : checkpoint_step(request.resume_from);
-  const std::vector<fs::path> found = checkpoints_in(request.folder);
+  const std::vector<fs::path> found = own_checkpoints_in(request.folder);
   if (found.empty() || !resumed || *checkpoint_step(found.back()) <= *resumed) return;
   throw ConfigError(
       fmt::format("output_dir '{}' contains {}, which is later than step {} that the run resumes from; choose another "
@@ -119,6 +126,17 @@ void check_writable(const OutputRequest& request) {
   }
 }
 
+// A save of such a step would find it in its way.
+void check_nothing_foreign(const OutputRequest& request) {
+  for (const fs::path& each : checkpoints_in(request.folder)) {
+    if (is_own_checkpoint(each)) continue;
+    throw ConfigError(fmt::format(
+        "output_dir '{}' contains '{}', which is not a checkpoint of Concord (it has neither {} nor {}) and "
+        "will not be replaced; move it away, or choose another folder",
+        request.folder.string(), each.filename().string(), kManifestFile, kMetadataFile));
+  }
+}
+
 }  // namespace
 
 std::optional<int64_t> checkpoint_step(const fs::path& path) {
@@ -145,8 +163,19 @@ std::vector<fs::path> checkpoints_in(const fs::path& folder) {
   return found;
 }
 
+bool is_own_checkpoint(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) && (has_manifest(path.string()) || can_resume_from(path.string()));
+}
+
+std::vector<fs::path> own_checkpoints_in(const fs::path& folder) {
+  std::vector<fs::path> found = checkpoints_in(folder);
+  std::erase_if(found, [](const fs::path& each) { return !is_own_checkpoint(each); });
+  return found;
+}
+
 std::optional<int64_t> newest_resumable_step(const fs::path& folder) {
-  const std::vector<fs::path> found = checkpoints_in(folder);
+  const std::vector<fs::path> found = own_checkpoints_in(folder);
   const auto newest =
       std::find_if(found.rbegin(), found.rend(), [](const fs::path& each) { return can_resume_from(each.string()); });
   return newest == found.rend() ? std::nullopt : checkpoint_step(*newest);
@@ -154,7 +183,7 @@ std::optional<int64_t> newest_resumable_step(const fs::path& folder) {
 
 std::vector<int64_t> resumable_steps(const fs::path& folder) {
   std::vector<int64_t> steps;
-  for (const fs::path& each : checkpoints_in(folder)) {
+  for (const fs::path& each : own_checkpoints_in(folder)) {
     if (can_resume_from(each.string())) steps.push_back(*checkpoint_step(each));
   }
   return steps;
@@ -162,7 +191,7 @@ std::vector<int64_t> resumable_steps(const fs::path& folder) {
 
 std::vector<std::string> set_later_aside(const fs::path& folder, int64_t step) {
   std::vector<std::string> names;
-  for (const fs::path& each : checkpoints_in(folder)) {
+  for (const fs::path& each : own_checkpoints_in(folder)) {
     if (*checkpoint_step(each) <= step) continue;
     fs::path name = each.string() + kSetAside;
     for (int number = 2; fs::exists(name); ++number) name = fmt::format("{}{}.{}", each.string(), kSetAside, number);
@@ -174,7 +203,7 @@ std::vector<std::string> set_later_aside(const fs::path& folder, int64_t step) {
 
 void keep_newest(const fs::path& folder, int64_t limit, const fs::path& best) {
   if (limit <= 0) return;
-  std::vector<fs::path> removable = checkpoints_in(folder);
+  std::vector<fs::path> removable = own_checkpoints_in(folder);
   auto left = static_cast<int64_t>(removable.size());
   if (!removable.empty()) removable.pop_back();
   std::erase_if(removable, [&](const fs::path& each) {
@@ -248,8 +277,10 @@ std::unique_ptr<RunLock> lock_for_ranks(const OutputRequest& request) {
 void check_output_folder(const OutputRequest& request) {
   check_writable(request);
   const std::string name = request.folder.string();
+  if (is_own_attempt(request)) return;
+  check_nothing_foreign(request);
   const std::vector<fs::path> left = left_by_a_run(request.folder);
-  if (left.empty() || is_own_attempt(request)) return;
+  if (left.empty()) return;
   if (resumes_there(request)) return check_nothing_later(request);
   const std::string first = left.front().filename().string();
   if (!has_run_mark(request.folder)) {
@@ -271,6 +302,12 @@ void check_output_folder(const OutputRequest& request) {
                     name, first));
   }
   check_inputs(request, left);
+  for (const fs::path& each : left) {
+    if (!is_model_folder(each) || foreign_files_in(each.string()).empty()) continue;
+    throw ConfigError(
+        fmt::format("'{}' was not written by Concord, and --overwrite_output_dir would delete it; move it away",
+                    (each / foreign_files_in(each.string()).front()).string()));
+  }
 }
 
 void prepare_output_folder(const OutputRequest& request) {
@@ -284,7 +321,7 @@ void prepare_output_folder(const OutputRequest& request) {
   if (resumes_there(request)) return leave_run_mark(request.folder, request.job);  // for further attempts of this job
   for (const fs::path& left : left_by_a_run(request.folder)) {
     try {
-      if (checkpoint_step(left) || left.filename() == kModelFolder) {
+      if (checkpoint_step(left) || is_model_folder(left)) {
         remove_saved_folder(left.string());
       } else {
         fs::remove_all(left);

@@ -24,6 +24,8 @@ class OutputFolder : public ::testing::Test {
   }
   ~OutputFolder() override { fs::remove_all(folder_); }
 
+  // A checkpoint as far as its owner can be told.
+  void make_checkpoint(int64_t step) { touch("checkpoint-" + std::to_string(step) + "/manifest.json"); }
   void touch(const std::string& name) {
     fs::create_directories((folder_ / name).parent_path());
     std::ofstream(folder_ / name) << "x";
@@ -54,7 +56,7 @@ TEST_F(OutputFolder, WithFilesOfSomethingElseIsTakenAndTheyStay) {
 }
 
 TEST_F(OutputFolder, OfAnotherRunIsRefusedUnlessItMayBeLost) {
-  for (const std::string name : {"metrics.jsonl", "trainer_state.json", "checkpoint-10/model.safetensors"}) {
+  for (const std::string name : {"metrics.jsonl", "trainer_state.json", "checkpoint-10/manifest.json"}) {
     leave_run_mark(folder_);
     touch(name);
     touch("notes.txt");
@@ -105,7 +107,7 @@ TEST_F(OutputFolder, ThatCannotBeWrittenIsRefused) {
 TEST_F(OutputFolder, WhereNobodyCanWriteIsRefused) { EXPECT_NE(refusal("/proc/concord-out"), "no error"); }
 
 TEST_F(OutputFolder, TheNewestCheckpointsStayByTheirNumberAndNotTheirName) {
-  for (const int step : {2, 10, 9, 100}) fs::create_directories(checkpoint_folder(folder_, step));
+  for (const int step : {2, 10, 9, 100}) make_checkpoint(step);
   EXPECT_THAT(checkpoints_in(folder_), ElementsAre(folder_ / "checkpoint-2", folder_ / "checkpoint-9",
                                                    folder_ / "checkpoint-10", folder_ / "checkpoint-100"));
   keep_newest(folder_, 0);
@@ -114,14 +116,42 @@ TEST_F(OutputFolder, TheNewestCheckpointsStayByTheirNumberAndNotTheirName) {
   EXPECT_THAT(checkpoints_in(folder_), ElementsAre(folder_ / "checkpoint-10", folder_ / "checkpoint-100"));
 }
 
+TEST_F(OutputFolder, WhatIsOnlyCalledACheckpointIsNeitherCountedNorRemoved) {
+  for (const int step : {2, 4, 6}) make_checkpoint(step);
+  touch("checkpoint-1");
+  touch("checkpoint-3/notes.txt");
+  touch("checkpoint-7/notes.txt");
+  fs::create_symlink(folder_ / "checkpoint-3", folder_ / "checkpoint-5");
+  touch("checkpoint-6/metadata.json");
+  EXPECT_EQ(newest_resumable_step(folder_), 6);
+  keep_newest(folder_, 1);
+  EXPECT_THAT(checkpoints_in(folder_),
+              ElementsAre(folder_ / "checkpoint-1", folder_ / "checkpoint-3", folder_ / "checkpoint-5",
+                          folder_ / "checkpoint-6", folder_ / "checkpoint-7"));
+  EXPECT_TRUE(set_later_aside(folder_, 6).empty());
+  leave_run_mark(folder_);
+  EXPECT_THAT(refusal(folder_, true), HasSubstr("contains 'checkpoint-1', which is not a checkpoint of Concord"));
+}
+
+TEST_F(OutputFolder, AModelFolderWithFilesOfOthersIsNotRemoved) {
+  leave_run_mark(folder_);
+  touch("model/model-00001-of-00002.safetensors");
+  touch("model/notes.txt");
+  EXPECT_THAT(refusal(folder_, true), HasSubstr("model/notes.txt' was not written by Concord"));
+  EXPECT_TRUE(fs::exists(folder_ / "model/notes.txt"));
+  fs::remove(folder_ / "model/notes.txt");
+  EXPECT_EQ(refusal(folder_, true), "no error");
+  EXPECT_FALSE(fs::exists(folder_ / "model"));
+}
+
 // As in HF: the newest and the best one stay, even where that is more than the limit.
 TEST_F(OutputFolder, LaterCheckpointsAreSetAside) {
-  for (const char* step : {"5", "10", "20"}) touch(std::string("checkpoint-") + step + "/x");
+  for (const int step : {5, 10, 20}) make_checkpoint(step);
   touch("checkpoint-20.not-on-all-machines/of an earlier time");
   EXPECT_THAT(set_later_aside(folder_, 5),
               ElementsAre("checkpoint-10.not-on-all-machines", "checkpoint-20.not-on-all-machines.2"));
   EXPECT_THAT(checkpoints_in(folder_), ElementsAre(folder_ / "checkpoint-5"));
-  EXPECT_TRUE(fs::exists(folder_ / "checkpoint-20.not-on-all-machines.2/x"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoint-20.not-on-all-machines.2/manifest.json"));
   EXPECT_TRUE(fs::exists(folder_ / "checkpoint-20.not-on-all-machines/of an earlier time"));
   EXPECT_TRUE(set_later_aside(folder_, 5).empty());
 }
@@ -129,7 +159,7 @@ TEST_F(OutputFolder, LaterCheckpointsAreSetAside) {
 TEST_F(OutputFolder, TheBestCheckpointStays) {
   const auto left = [&](int64_t limit, const fs::path& best) {
     fs::remove_all(folder_);
-    for (const int step : {1, 2, 3, 4}) fs::create_directories(checkpoint_folder(folder_, step));
+    for (const int step : {1, 2, 3, 4}) make_checkpoint(step);
     keep_newest(folder_, limit, best);
     std::vector<int64_t> steps;
     for (const fs::path& each : checkpoints_in(folder_)) steps.push_back(*checkpoint_step(each));

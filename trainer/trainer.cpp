@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
 #include "core/optim/optimizer_files.h"
 #include "core/recovery_log.h"
@@ -577,10 +578,11 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
     return;
   }
   complete_save();
+  const std::filesystem::path folder = checkpoint_folder(plan_.arguments.output.dir, state_.global_step);
+  if (is_in_the_way(folder)) return;
   check_replicas();
   best_.saved(state_.global_step);
   state_.best = best_.result();
-  const std::filesystem::path folder = checkpoint_folder(plan_.arguments.output.dir, state_.global_step);
   const bool is_kept = !plan_.arguments.saving.only_model;
   if (is_kept && !std::filesystem::exists(folder)) {
     pulse_.begins_to_write(state_.global_step, std::filesystem::absolute(folder).string());
@@ -593,6 +595,20 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
   const Clock::duration waited = Clock::now() - begin;
   last_log_ += waited;  // tokens per second count training time only
   window_.save_seconds += std::chrono::duration<double>(waited).count();
+}
+
+// Whether something that Concord did not write is called |folder| on a machine that writes it: it stays, and the run goes on.
+bool Trainer::is_in_the_way(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  const bool is_foreign = job_.rank() == plan_.writing_rank() && std::filesystem::exists(folder, ignored) &&
+                          !std::filesystem::is_empty(folder, ignored) && !is_own_checkpoint(folder);
+  if (is_foreign) {
+    loader::log(
+        CONCORD_LOG_WARN, "train",
+        fmt::format("the checkpoint of step {} is skipped: {} exists and is not a checkpoint of Concord; move it away",
+                    state_.global_step, folder.string()));
+  }
+  return reduced(job_, is_foreign ? 1 : 0, ReduceOp::kMax) != 0;
 }
 
 HfSaveOptions Trainer::checkpoint_options() {

@@ -106,6 +106,7 @@ class Trainer {
   void judge_ranks(StepReport* report);
   void replace_this_rank(const Straggler& straggler);
   void save_checkpoint(SaveJob::Source source);
+  bool is_in_the_way(const std::filesystem::path& folder);
   HfSaveOptions checkpoint_options();
   void add_state(HfSaveOptions* options);
   void remember();

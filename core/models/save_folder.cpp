@@ -17,6 +17,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "core/models/carried_files.h"
 #include "core/new_file.h"
 #include "core/safetensors/writer.h"
 
@@ -58,6 +59,28 @@ void try_to_remove_ours(const fs::path& folder) noexcept {
   }
 }
 
+// "model.safetensors", "optimizer-00001-of-00002.safetensors", and the index of such files.
+bool is_tensor_file(std::string_view name) {
+  constexpr std::string_view kStems[] = {"model", "adapter_model", "optimizer", "fp8"};
+  for (const std::string_view stem : kStems) {
+    if (!name.starts_with(stem)) continue;
+    std::string rest(name.substr(stem.size()));
+    for (char& letter : rest) {
+      if (letter >= '0' && letter <= '9') letter = '0';
+    }
+    if (rest == ".safetensors" || rest == ".safetensors.index.json" || rest == "-00000-of-00000.safetensors")
+      return true;
+  }
+  return false;
+}
+
+// Moves what others have put into a folder of ours, |from|, to the one that has replaced it.
+void keep_foreign_files(const fs::path& from, const fs::path& to) {
+  for (const std::string& name : foreign_files_in(from.string())) {
+    if (!fs::exists(fs::symlink_status(to / name))) fs::rename(from / name, to / name);
+  }
+}
+
 // |temporary| becomes |folder|.
 void put_in_place(const std::string& temporary, const std::string& folder) {
   if (!fs::exists(folder) || fs::is_empty(folder)) {
@@ -67,6 +90,7 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
   const long code = ::syscall(SYS_renameat2, AT_FDCWD, temporary.c_str(), AT_FDCWD, folder.c_str(), RENAME_EXCHANGE);
   if (code == 0) {
     safetensors::sync_folder(fs::absolute(folder).parent_path().string());
+    keep_foreign_files(temporary, folder);
     remove_ours(temporary);
     return;
   }
@@ -76,6 +100,7 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
   const std::string old = fmt::format("{}{}", temporary, kReplaced);
   safetensors::rename_durably(folder, old);
   safetensors::rename_durably(temporary, folder);
+  keep_foreign_files(old, folder);
   remove_ours(old);
 }
 
@@ -98,6 +123,20 @@ bool is_abandoned(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::vector<std::string> foreign_files_in(const std::string& folder) {
+  constexpr std::string_view kTexts[] = {"config.json",   "adapter_config.json", "trainer_state.json",
+                                         "metadata.json", "manifest.json",       kNonceFile};
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_saved = is_tensor_file(name) || is_carried_file(name) ||
+                          std::find(std::begin(kTexts), std::end(kTexts), name) != std::end(kTexts);
+    if (!is_saved || !fs::is_regular_file(entry.symlink_status())) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 std::string make_nonce() {
   std::random_device device;
@@ -161,6 +200,8 @@ std::vector<std::string> remove_abandoned_saves(const std::string& parent) noexc
       const bool named_so = !base_of(entry.path().filename().string()).empty();
       if (!named_so || entry.symlink_status().type() != fs::file_type::directory) continue;
       if (!is_abandoned(entry.path())) continue;
+      const fs::path base = entry.path().parent_path() / base_of(entry.path().filename().string());
+      if (!fs::exists(entry.path() / kNonceFile) && fs::is_directory(base)) keep_foreign_files(entry.path(), base);
       try_to_remove_ours(entry.path());
       removed.push_back(entry.path().filename().string());
     }

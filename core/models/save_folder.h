@@ -29,7 +29,7 @@ class SaveFolder {
   SaveFolder& operator=(const SaveFolder&) = delete;
 
   // Makes it durable and gives it its name; what was there before is removed, and one of the two exists at any time if
-  // the file system can exchange names.
+  // the file system can exchange names. Files that no save writes are kept.
   void publish();
 
  private:
@@ -37,6 +37,10 @@ class SaveFolder {
   std::string path_;
   UniqueFd nonce_file_;
 };
+
+// The names of what is in |folder| and is not a file that saves write: put there by others. Throws
+// std::filesystem::filesystem_error if it is not a folder.
+std::vector<std::string> foreign_files_in(const std::string& folder);
 
 // Removes a model or a checkpoint. It loses its name first, so that what has the name is never a part of it, even if
 // the process is killed meanwhile; then remove_abandoned_saves() removes the rest.

@@ -43,6 +43,34 @@ TEST(SaveFolder, IsGoneUnlessItWasPublished) {
   EXPECT_EQ(read_file(model + "/model.safetensors"), "second");
 }
 
+// Replaces |model| by a save of one file.
+void save_again(const std::string& model) {
+  const std::string nonce = make_nonce();
+  SaveFolder made(model, nonce);
+  write_file(temporary_folder(model, nonce) + "/model.safetensors", "new");
+  made.publish();
+}
+
+TEST(SaveFolder, FilesOfOthersOutliveTheSaveThatTheyWereIn) {
+  const TemporaryFolder folder;
+  const std::string model = folder.path() + "/model", other = folder.path() + "/model.tmp-00000000000000aa";
+  for (const std::string& place : {model, other}) {
+    fs::create_directories(place + "/mine");
+    for (const char* name : {"model-00001-of-00002.safetensors", "optimizer.safetensors", "config.json", "vocab.json",
+                             "notes.txt", "model-best.safetensors", "mine/model.safetensors"})
+      write_file(place + "/" + name, "old");
+  }
+  write_file(other + "/of the killed.txt", "old");
+  fs::remove(model + "/notes.txt");
+  save_again(model);
+  EXPECT_THAT(names_in(model), ::testing::UnorderedElementsAre("model.safetensors", "model-best.safetensors", "mine"));
+  EXPECT_THAT(remove_abandoned_saves(folder.path()), ::testing::SizeIs(1));  // as after a kill before files were moved
+  EXPECT_THAT(names_in(folder.path()), ::testing::ElementsAre("model"));
+  EXPECT_THAT(names_in(model), ::testing::UnorderedElementsAre("model.safetensors", "model-best.safetensors", "mine",
+                                                               "notes.txt", "of the killed.txt"));
+  EXPECT_EQ(read_file(model + "/model.safetensors"), "new");
+}
+
 TEST(SaveFolder, IsSeenByItsNonceAlone) {
   const TemporaryFolder folder;
   const std::string model = folder.path() + "/model";

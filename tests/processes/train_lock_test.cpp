@@ -1,4 +1,4 @@
-// `concord train` in a folder that others use too: one run at a time.
+// `concord train` in a folder that others use too: one run at a time, and what Concord did not write stays.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -8,10 +8,22 @@
 namespace concord::testing_processes {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-class TrainLock : public Train {};
+void write_note(const fs::path& path) {
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << "mine";
+}
+
+class TrainLock : public Train {
+ protected:
+  void make_run() {
+    TrainProgram program(words({"--max_steps", "2"}));
+    ASSERT_EQ(program.exit_code(), 0) << program.err();
+  }
+};
 
 TEST_F(TrainLock, ASecondRunIsRefusedWhileTheFirstLives) {
   const std::vector<std::vector<std::string>> starts = {{"train"}, {"launch", "--nproc", "2", "--", "train"}};
@@ -57,6 +69,45 @@ TEST_F(TrainLock, AKilledRunsFolderIsTakenOver) {
   TrainProgram second(words({"--overwrite_output_dir"}));
   EXPECT_EQ(second.exit_code(), 0) << second.err();
   EXPECT_FALSE(fs::exists(path("out/.lock")));
+}
+
+TEST_F(TrainLock, FilesOfOthersInTheModelFolderStay) {
+  make_run();
+  write_note(path("out/model/notes.txt"));
+  write_note(path("out/model/plots/loss.svg"));
+  TrainProgram continued(
+      words({"--resume_from_checkpoint", "true", "--lr_scheduler_type", "constant", "--override_opt_param_scheduler"}));
+  EXPECT_EQ(continued.exit_code(), 0) << continued.err();
+  EXPECT_EQ(read_steps(path("out")).back()["step"], 4);
+  EXPECT_TRUE(fs::exists(path("out/model/notes.txt")));
+  EXPECT_TRUE(fs::exists(path("out/model/plots/loss.svg")));
+  TrainProgram anew(words({"--overwrite_output_dir"}));
+  EXPECT_EQ(anew.exit_code(), 2);
+  EXPECT_THAT(anew.err(), HasSubstr("model/notes.txt' was not written by Concord"));
+}
+
+TEST_F(TrainLock, WhatIsOnlyCalledACheckpointIsRefusedAtTheStartAndStays) {
+  make_run();
+  write_note(path("out/checkpoint-3/notes.txt"));
+  for (const std::string flag : {"--overwrite_output_dir", "--resume_from_checkpoint"}) {
+    TrainProgram program(words({flag, "true", "--override_opt_param_scheduler"}));
+    EXPECT_EQ(program.exit_code(), 2);
+    EXPECT_THAT(program.err(), AllOf(HasSubstr("'checkpoint-3'"), HasSubstr("not a checkpoint of Concord")));
+  }
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-3/notes.txt")));
+}
+
+// A restarted attempt does not look again: its job goes on without the checkpoint of that step.
+TEST_F(TrainLock, WhatGetsTheNameOfACheckpointDuringARunStaysAndTheRunGoesOn) {
+  write_note(path("out/checkpoint-4/notes.txt"));
+  std::ofstream(path("out/.concord-run.json")) << R"({"format": 1, "job": "x"})";
+  TrainProgram program(words({"--max_steps", "6", "--save_steps", "2", "--save_total_limit", "1"}),
+                       {.environment = {"TORCHELASTIC_RUN_ID=x", "TORCHELASTIC_RESTART_COUNT=1"}});
+  EXPECT_EQ(program.exit_code(), 0) << program.err();
+  EXPECT_THAT(program.err(), HasSubstr("the checkpoint of step 4 is skipped"));
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-4/notes.txt")));
+  EXPECT_TRUE(fs::exists(path("out/checkpoint-6/model.safetensors")));
+  EXPECT_FALSE(fs::exists(path("out/checkpoint-2")));
 }
 
 }  // namespace
