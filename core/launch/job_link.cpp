@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <random>
 
 #include "core/config_error.h"
 #include "core/mesh/sockets.h"
@@ -22,46 +21,29 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr std::string_view kMagic = "concord2";
-constexpr size_t kNonce = 16;
-constexpr size_t kGreeting = kMagic.size() + kNonce;
-constexpr size_t kHeader = sizeof(uint32_t) + sizeof(uint64_t);  // length of the body, seal
-constexpr uint32_t kLongestBody = 1 << 16;
-constexpr uint32_t kLongestFirst = 1 << 15;  // of one who is not known yet
+constexpr size_t kLongestBody = 1 << 16;
+constexpr size_t kLongestFirst = 1 << 15;  // the first message of a peer
 constexpr size_t kMostStrangers = 64;
 constexpr Milliseconds kIntroduction{5000};
 
-std::string random_bytes(size_t count) {
-  std::random_device random;
-  std::string bytes;
-  while (bytes.size() < count) {
-    const unsigned number = random();
-    bytes.append(reinterpret_cast<const char*>(&number), sizeof number);
-  }
-  bytes.resize(count);
-  return bytes;
-}
-
-template <class Number>
-std::string bytes_of(Number number) {
-  return {reinterpret_cast<const char*>(&number), sizeof number};
-}
-
 void make_nonblocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+std::string text_of(int error) {
+  if (error == 0) return "its connection has ended";
+  if (error == SealedConnection::kWrongSecret) {
+    return "authentication failed: CONCORD_JOB_TOKEN differs, or the peer belongs to another job";
+  }
+  return error == SealedConnection::kNoPeer ? "what listens there is no launcher of this version"
+                                            : std::strerror(error);
+}
 
 }  // namespace
 
 struct JobLink::Peer {
   int number = 0;
-  UniqueFd socket;
+  SealedConnection connection;
   bool is_leader = false;  // the one at the other end
-  std::string own_nonce;
-  std::string nonce;      // the other's; empty until it has come
-  bool is_known = false;  // a genuine message has come
   bool is_dropped = false;
-  uint64_t sent = 0, received = 0;
-  std::string in, out;
-  std::vector<JobMessage> waiting;  // for |nonce|, on which their seals depend
   Clock::time_point last_heard = Clock::now();
   Clock::time_point next_alive = Clock::now() + kAliveEvery;
 };
@@ -91,7 +73,7 @@ std::unique_ptr<JobLink> JobLink::try_join(const std::string& host, int port, co
 }
 
 JobLink::JobLink(UniqueFd listener, const std::string& token)
-    : hash_(token), listener_(std::move(listener)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    : token_(token), listener_(std::move(listener)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   if (!wake_) throw std::system_error(errno, std::generic_category(), "eventfd");
   // Signals are for the launcher's thread.
   sigset_t all, before;
@@ -121,10 +103,9 @@ void JobLink::add(UniqueFd socket, bool is_leader) {
   const int yes = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   auto peer = std::make_unique<Peer>();
-  peer->socket = std::move(socket);
+  using End = SealedConnection::End;
+  peer->connection = SealedConnection(std::move(socket), is_leader ? End::client : End::server, token_, "launcher");
   peer->is_leader = is_leader;
-  peer->own_nonce = random_bytes(kNonce);
-  peer->out = std::string(kMagic) + peer->own_nonce;
   const std::lock_guard lock(mutex_);
   const int number = is_leader ? kLeader : ++next_peer_;
   peer->number = number;
@@ -168,19 +149,7 @@ void JobLink::close(Milliseconds limit) {
 }
 
 void JobLink::queue(Peer* peer, const JobMessage& message) {
-  if (peer->nonce.empty()) {
-    peer->waiting.push_back(message);
-    return;
-  }
-  const std::string body = pack(message).substr(0, kLongestBody);
-  const uint64_t hash = seal(*peer, !peer->is_leader, peer->sent++, body);
-  peer->out += bytes_of(static_cast<uint32_t>(body.size())) + bytes_of(hash) + body;
-}
-
-uint64_t JobLink::seal(const Peer& peer, bool from_leader, uint64_t sequence, std::string_view body) const {
-  const std::string& leader = peer.is_leader ? peer.nonce : peer.own_nonce;
-  const std::string& member = peer.is_leader ? peer.own_nonce : peer.nonce;
-  return hash_(fmt::format("launcher {}{}{} {} {}", leader, member, from_leader ? "down" : "up", sequence, body));
+  peer->connection.put(0, pack(message).substr(0, kLongestBody));
 }
 
 void JobLink::run() {
@@ -201,8 +170,7 @@ void JobLink::poll_once() {
     if (is_closing_) polled[1].fd = -1;
     for (const auto& [number, peer] : peers_) {
       numbers.push_back(number);
-      const bool writes = !peer->out.empty();
-      polled.push_back({peer->socket.get(), static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0});
+      polled.push_back({peer->connection.descriptor(), peer->connection.wanted_events(), 0});
     }
   }
   if (::poll(polled.data(), polled.size(), static_cast<int>(kAliveEvery.count() / 5)) < 0 && errno != EINTR) return;
@@ -216,9 +184,9 @@ void JobLink::poll_once() {
     if (found == peers_.end()) continue;
     Peer* peer = found->second.get();
     if (polled[i + 2].revents != 0) read(peer);
-    if (peer->socket) write(peer);
-    if (peer->socket) keep_time(peer);
-    if (!peer->socket) peers_.erase(found);
+    if (peer->connection.open()) write(peer);
+    if (peer->connection.open()) keep_time(peer);
+    if (!peer->connection.open()) peers_.erase(found);
   }
   changed_.notify_all();
 }
@@ -230,89 +198,43 @@ void JobLink::accept_all() {
     add(std::move(socket), false);
     // The oldest stranger makes room: a flood cannot keep out those who say who they are at once.
     const std::lock_guard lock(mutex_);
-    const auto is_stranger = [](const auto& entry) { return !entry.second->is_known; };
+    const auto is_stranger = [](const auto& entry) { return !entry.second->connection.is_known(); };
     if (static_cast<size_t>(std::ranges::count_if(peers_, is_stranger)) <= kMostStrangers) continue;
     peers_.erase(std::ranges::find_if(peers_, is_stranger));
   }
 }
 
 void JobLink::read(Peer* peer) {
-  for (;;) {
-    char buffer[16384];
-    const ssize_t length = ::recv(peer->socket.get(), buffer, sizeof buffer, 0);
-    if (length < 0 && errno == EINTR) continue;
-    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (length <= 0) {
-      return lose(peer, length == 0 ? "its connection has ended" : std::strerror(errno), false);
-    }
-    peer->in.append(buffer, static_cast<size_t>(length));
-    if (!take_frames(peer)) return;
-  }
-}
-
-// False where it was lost.
-bool JobLink::take_frames(Peer* peer) {
-  if (peer->nonce.empty()) {
-    const size_t size = std::min(peer->in.size(), kMagic.size());
-    if (peer->in.compare(0, size, kMagic.substr(0, size)) != 0) {
-      lose(peer, "what listens there is no launcher of this version", false);
-      return false;
-    }
-    if (peer->in.size() < kGreeting) return true;
-    peer->nonce = peer->in.substr(kMagic.size(), kNonce);
-    peer->in.erase(0, kGreeting);
-    for (const JobMessage& message : std::exchange(peer->waiting, {})) queue(peer, message);
-  }
-  for (;;) {
-    if (peer->in.size() < kHeader) return true;
-    uint32_t length = 0;
-    uint64_t hash = 0;
-    std::memcpy(&length, peer->in.data(), sizeof length);
-    std::memcpy(&hash, peer->in.data() + sizeof length, sizeof hash);
-    if (length > (peer->is_known ? kLongestBody : kLongestFirst)) {
-      lose(peer, "it sent something that is no message", false);
-      return false;
-    }
-    if (peer->in.size() < kHeader + length) return true;
-    const std::string body = peer->in.substr(kHeader, length);
-    peer->in.erase(0, kHeader + length);
-    const uint64_t expected = seal(*peer, peer->is_leader, peer->received++, body);
-    const std::optional<JobMessage> message = unpack_message(body);
-    if (!is_same_text(bytes_of(hash), bytes_of(expected)) || !message) {
-      lose(peer, "it has another token (CONCORD_JOB_TOKEN), or is no launcher of this job", false);
-      return false;
-    }
-    peer->is_known = true;
+  const bool is_open = peer->connection.fill();
+  const auto limit = [&] { return peer->connection.is_known() ? kLongestBody : kLongestFirst; };
+  while (const auto sealed = peer->connection.next(limit())) {
+    const std::optional<JobMessage> message = unpack_message(sealed->body);
+    if (!message) return lose(peer, "it sent something that is no message", false);
     peer->last_heard = Clock::now();
     const bool is_noise = message->kind == JobMessage::Kind::alive && message->numbers.empty();
     if (!peer->is_dropped && !is_noise) heard_.push_back({.peer = peer->number, .message = *message});
   }
+  if (!is_open || !peer->connection.open()) lose(peer, text_of(peer->connection.error()), false);
 }
 
 void JobLink::write(Peer* peer) {
-  while (!peer->out.empty()) {
-    const ssize_t length = ::send(peer->socket.get(), peer->out.data(), peer->out.size(), MSG_NOSIGNAL);
-    if (length < 0 && errno == EINTR) continue;
-    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (length < 0) return lose(peer, std::strerror(errno), false);
-    peer->out.erase(0, static_cast<size_t>(length));
-  }
+  peer->connection.flush();
   // The other side sees the end after all that was sent; closing at once could lose it.
-  if (peer->is_dropped) ::shutdown(peer->socket.get(), SHUT_WR);
+  if (peer->is_dropped && peer->connection.unsent() == 0) ::shutdown(peer->connection.descriptor(), SHUT_WR);
 }
 
 void JobLink::keep_time(Peer* peer) {
   const Clock::time_point now = Clock::now();
   const Clock::duration silent = now - peer->last_heard;
-  if (!peer->is_known && !peer->is_leader) {
-    if (silent > kIntroduction) peer->socket.reset();
+  if (!peer->connection.is_known() && !peer->is_leader) {
+    if (silent > kIntroduction) peer->connection.close();
     return;
   }
   if (silent > kSilence) {
     return lose(peer, fmt::format("it has been silent for {:.0f} s", std::chrono::duration<double>(silent).count()),
                 true);
   }
-  if (peer->is_dropped || peer->nonce.empty() || now < peer->next_alive) return;
+  if (peer->is_dropped || now < peer->next_alive) return;
   peer->next_alive = now + kAliveEvery;
   queue(peer, alive_);
   write(peer);
@@ -320,8 +242,9 @@ void JobLink::keep_time(Peer* peer) {
 
 // A stranger goes without a word.
 void JobLink::lose(Peer* peer, const std::string& why, bool was_silent) {
-  peer->socket.reset();
-  if (peer->is_dropped || (!peer->is_known && !peer->is_leader)) return;
+  const bool is_stranger = !peer->connection.is_known() && !peer->is_leader;
+  peer->connection.close();
+  if (peer->is_dropped || is_stranger) return;
   heard_.push_back({.peer = peer->number, .message = std::nullopt, .why = why, .was_silent = was_silent});
 }
 

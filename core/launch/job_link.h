@@ -1,10 +1,9 @@
 // The connections between the launchers of a job: one listens, the others connect, and each hears the others' messages.
 //
-// Only processes that know the job's token can take part. Both sides send a random number first; every message then
-// carries a keyed hash (core/mesh/keyed_hash.h) of itself, of both numbers, its place in the sequence and its
-// direction, so that nobody can forge, repeat or reorder one. The token is never sent. What does not say who it is
-// within five seconds, says something else, or comes when there are too many such, is dropped; the others do not
-// notice. Without a token anyone who can reach the port can take part.
+// Only processes with the job's token can take part: the connections are sealed (platform/base/sealed_connection.hpp).
+// A connection that does not authenticate within five seconds, sends something else or exceeds the limit for
+// unauthenticated ones is dropped without effect on the others. Without a token anyone who can reach the port can take
+// part.
 //
 // A thread of its own sends and receives, so that a launcher that is busy is not taken for lost; every half second it
 // says that it is alive. A peer is lost when its connection ends, or when it is silent for five seconds. The launcher
@@ -30,7 +29,7 @@
 #include <vector>
 
 #include "core/launch/job_message.h"
-#include "core/mesh/keyed_hash.h"
+#include "platform/base/sealed_connection.hpp"
 #include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
 
@@ -79,15 +78,13 @@ class JobLink {
   void poll_once();
   void accept_all();
   void read(Peer* peer) CONCORD_REQUIRES(mutex_);
-  bool take_frames(Peer* peer) CONCORD_REQUIRES(mutex_);
   void write(Peer* peer) CONCORD_REQUIRES(mutex_);
   void keep_time(Peer* peer) CONCORD_REQUIRES(mutex_);
   void lose(Peer* peer, const std::string& why, bool was_silent) CONCORD_REQUIRES(mutex_);
   void queue(Peer* peer, const JobMessage& message) CONCORD_REQUIRES(mutex_);
-  uint64_t seal(const Peer& peer, bool from_leader, uint64_t sequence, std::string_view body) const;
   void wake();
 
-  const KeyedHash hash_;
+  const std::string token_;
   UniqueFd listener_;  // none in one that has joined
   int port_ = 0;
   std::string address_;

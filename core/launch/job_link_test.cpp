@@ -20,6 +20,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kNoHang = 60s;  // ends a hang; no verdict depends on it
 const std::string kHost = "127.0.0.1";
+const std::string kMagic(SealedConnection::kMagic);
 
 TEST(JobMessage, ComesBackAsItWas) {
   for (const JobMessage& message :
@@ -113,7 +114,7 @@ TEST_F(Link, StrangersDoNotDisturb) {
   const int peer = greet(*member, 1);
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 300; ++i) silent.push_back(stranger());
-  for (const std::string& garbage : {std::string("GET / HTTP/1.0\r\n\r\n"), "concord2" + std::string(4000, '\xff')}) {
+  for (const std::string& garbage : {std::string("GET / HTTP/1.0\r\n\r\n"), kMagic + std::string(4000, '\xff')}) {
     const UniqueFd socket = stranger();
     EXPECT_EQ(::send(socket.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL), static_cast<ssize_t>(garbage.size()));
     char byte = 0;
@@ -139,10 +140,10 @@ TEST_F(Link, ARepeatedMessageIsRefused) {
   auto member = JobLink::try_join(kHost, tap_port, "secret", kNoHang, &why);
   member->send(JobLink::kLeader, {.kind = MessageKind::hello, .numbers = {1, 2, 1, 1, 1, 7, 29501, -1, -1, 0, 1}});
   const UniqueFd tapped(::accept(tap.socket.get(), nullptr, nullptr));
-  const std::string greeting = "concord2" + std::string(16, 'n');
+  const std::string greeting = kMagic + std::string(16, 'n');
   ASSERT_EQ(::send(tapped.get(), greeting.data(), greeting.size(), 0), static_cast<ssize_t>(greeting.size()));
   char buffer[4096];
-  while (seen.size() < 24 + 12 + 5) {
+  while (seen.size() < 24 + 16 + 5) {
     const ssize_t got = ::recv(tapped.get(), buffer, sizeof buffer, 0);
     ASSERT_GT(got, 0);
     seen.append(buffer, static_cast<size_t>(got));

@@ -153,7 +153,7 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout, 
   if (one.store != nullptr && one.job == job) return;
   one.store.reset();  // before the next one, which may use the same port
   one.store = connect_store(job, timeout);
-  if (job.rank == 0 && job.world > 1 && job.token.empty()) {
+  if (job.rank == 0 && job.world > 1 && job.token.empty() && !uses_unix_socket(job)) {
     loader::log(CONCORD_LOG_WARN, "core",
                 fmt::format("anyone who can reach {}:{} can disturb this job: {} is not set; start the job with "
                             "`concord launch`, or set it to the same random text on all ranks",

@@ -1,6 +1,6 @@
 // How the processes of a job find each other and agree that they belong to the same job.
 //
-// connect_store opens the one TCP store of a job; rendezvous then lets every rank meet in it. These failures are common
+// connect_store opens the one store of a job; rendezvous then lets every rank meet in it. These failures are common
 // in practice, so each has its own message: a port in use, a master that never appears, a rank that never joins, two
 // processes with the same rank, ranks started with different settings. A rank that detects one tells the others through
 // the store, so that all of them end with the same message instead of waiting for the timeout.
@@ -46,15 +46,16 @@ void rendezvous(Store& store, const Member& member, std::chrono::milliseconds ti
 bool take_leave(Store& store, const Member& member, std::chrono::milliseconds timeout,
                 const std::function<bool()>& is_any_lost);
 
-// The store of the job at master_addr:master_port. Rank 0 serves it, unless the launcher does (agent_store); a world of
-// 1 has a store of its own without a port. With a token, processes without it cannot affect it (make_sealed_store);
-// without one, anyone who reaches the port can. Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE for
-// a port that cannot be listened on, TIMEOUT if no server answers. Later a call that the server does not answer within
-// |timeout| (at least 5 seconds, at most 60) is PEER_LOST, and so is one to a machine that cannot be reached
-// for 3 seconds.
+// Connects to the store of the job, which rank 0 serves at master_addr:master_port. Under torchrun, whose agent serves a
+// store there that anyone can change (agent_store), rank 0 takes another port and publishes it in that store. A world of
+// 1 has a local store without a port. With a token only processes that have it are served; without one, only those
+// of the same user if the job is on one machine (uses_unix_socket), and otherwise everyone who reaches the port.
+// Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE if the port cannot be listened on, or its server
+// has another token; TIMEOUT if no server answers. Later a call without a reply within |timeout| (at least 5 seconds, at
+// most 60) is PEER_LOST, and so is one to a machine that cannot be reached for 3 seconds.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);
 
-// How many requests the stores of this process have sent to their servers, for tests and benchmarks of large jobs.
-int64_t store_requests();
+// Whether the job meets at a Unix socket: all ranks are on one machine, and there is no token.
+bool uses_unix_socket(const JobEnvironment& job);
 
 }  // namespace concord

@@ -118,65 +118,6 @@ TEST(Store, KeysOfAPrefixStoreAreKeptApartFromOthers) {
   EXPECT_FALSE(store->has("job/a"));
 }
 
-TEST(Store, ASealedStoreTakesNothingFromThoseWithoutItsToken) {
-  const std::shared_ptr<Store> store = make_local_store();
-  const std::shared_ptr<Store> inside = make_sealed_store(store, "0123456789abcdef");
-  const std::shared_ptr<Store> other = make_sealed_store(store, "0123456789abcdeg");
-  store->set("a", "forged");
-  other->set("a", "forged");
-  EXPECT_FALSE(inside->has("a")) << "a key cannot be guessed";
-  inside->set("a", std::string("\0x", 2));
-  inside->set("b", "");
-  EXPECT_EQ(make_sealed_store(store, "0123456789abcdef")->get("a", 0ms), std::string("\0x", 2));
-  EXPECT_EQ(inside->get("b", 0ms), "");
-  EXPECT_EQ(inside->add("n", 3), 3);
-  EXPECT_EQ(inside->add("n", 0), 3);
-}
-
-// Notes what is written where, as one that lists the keys can.
-class SeenStore : public Store {
- public:
-  explicit SeenStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
-  void set(const std::string& key, std::string_view value) override {
-    seen.emplace_back(key, value);
-    store_->set(key, value);
-  }
-  void wait(std::span<const std::string> keys, Milliseconds timeout) override { store_->wait(keys, timeout); }
-  std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) override {
-    return store_->get_all(keys, timeout);
-  }
-  int64_t add(const std::string& key, int64_t amount) override { return store_->add(key, amount); }
-  bool check(std::span<const std::string> keys) override { return store_->check(keys); }
-  bool remove(const std::string& key) override { return store_->remove(key); }
-
-  std::vector<std::pair<std::string, std::string>> seen;
-
- private:
-  std::shared_ptr<Store> store_;
-};
-
-TEST(Store, AValueUnderASealedKeyThatIsNotOfTheJobIsAnError) {
-  const auto below = std::make_shared<SeenStore>(make_local_store());
-  const std::shared_ptr<Store> inside = make_sealed_store(below, "0123456789abcdef");
-  inside->set("a", "1");
-  inside->set("b", "2");
-  ASSERT_EQ(below->seen.size(), 2u);
-  const auto [key, value] = below->seen[0];
-  for (const std::string& forged : {std::string(), std::string("1"), value + "1", below->seen[1].second}) {
-    below->set(key, forged);
-    try {
-      inside->get("a", 0ms);
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.status(), CONCORD_STATUS_UNAVAILABLE);
-      EXPECT_THAT(error.what(), HasSubstr("a value for a that no rank of this job has written"));
-      EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("0123456789abcdef")));
-    }
-  }
-  below->set(key, value);
-  EXPECT_EQ(inside->get("a", 0ms), "1");
-}
-
 TEST(Rendezvous, WhatOthersSayIsPrintedEscapedAndCut) {
   const std::shared_ptr<Store> store = make_local_store();
   store->set("rendezvous/fault", "\x1b[31mforged\n" + std::string(100'000, 'x'));

@@ -7,8 +7,10 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -128,25 +130,56 @@ int own_port(const UniqueFd& socket) {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
-HostPulse::HostPulse(UniqueFd socket) : socket_(std::move(socket)) {
-  constexpr int kSeconds = static_cast<int>(kSilence.count());
+void end_when_silent(const UniqueFd& socket) {
+  constexpr int kSeconds = static_cast<int>(kMachineSilence.count());
   constexpr unsigned kMilliseconds = 1000 * kSeconds;
   const int on = 1;
   const int probes = kSeconds - 1;
-  ::setsockopt(socket_.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on);
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
-  ::setsockopt(socket_.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMilliseconds, sizeof kMilliseconds);
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPIDLE, &on, sizeof on);
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPINTVL, &on, sizeof on);
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kMilliseconds, sizeof kMilliseconds);
 }
 
-int HostPulse::error() {
-  int now = 0;
-  socklen_t length = sizeof now;
-  if (!socket_ || ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &now, &length) != 0) return error_;
-  // Others are of a server that has ended, which its clients see for themselves.
-  if (now == ETIMEDOUT || now == EHOSTUNREACH || now == ENETUNREACH) error_ = now;  // the kernel tells it once
-  return error_;
+namespace {
+
+struct UnixAddress {
+  sockaddr_un name{};
+  socklen_t length = 0;
+
+  // A first byte of 0 makes it abstract. A name that is too long is cut.
+  explicit UnixAddress(const std::string& text) {
+    name.sun_family = AF_UNIX;
+    const size_t bytes = text.copy(name.sun_path + 1, sizeof name.sun_path - 1);
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + bytes);
+  }
+  const sockaddr* plain() const { return reinterpret_cast<const sockaddr*>(&name); }
+};
+
+}  // namespace
+
+Listener listen_on_unix(const std::string& name) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const UnixAddress address(name);
+  const bool listens = fd && bind(fd.get(), address.plain(), address.length) == 0 && listen(fd.get(), SOMAXCONN) == 0;
+  if (!listens) return {UniqueFd(), "", errno};
+  return {std::move(fd), ""};
+}
+
+UniqueFd connect_unix(const std::string& name, std::string* reason) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const UnixAddress address(name);
+  if (!fd || connect(fd.get(), address.plain(), address.length) != 0) {
+    *reason = std::strerror(errno);
+    return UniqueFd();
+  }
+  ucred peer{};
+  socklen_t length = sizeof peer;
+  const bool is_known = getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0;
+  if (is_known && (peer.uid == geteuid() || peer.uid == 0)) return fd;
+  *reason = fmt::format("a process of user {} listens there", peer.uid);
+  return UniqueFd();
 }
 
 }  // namespace concord

@@ -42,10 +42,4 @@ std::shared_ptr<Store> make_local_store();
 // All keys of |store| that begin with |prefix|, without it.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
 
-// |store| for processes that know |token| only. Others that can reach it cannot guess a key, and what they put at one
-// that they have found (c10d's server lists them) is not accepted as a value here: get and get_all throw Error
-// (UNAVAILABLE) for it. Counters carry no seal, so they are read by add(key, 0) and not by get, and may only lead to an
-// error or to a wait that ends early, never to what is computed or written. The token itself is never sent.
-std::shared_ptr<Store> make_sealed_store(std::shared_ptr<Store> store, std::string_view token);
-
 }  // namespace concord

@@ -25,6 +25,7 @@
 
 #include "core/mesh/peers.h"
 #include "core/mesh/rendezvous.h"
+#include "core/mesh/store_client.h"
 #include "tests/performance/bench_program.h"
 
 namespace concord {

@@ -197,6 +197,7 @@ TEST(Initialize, SaysThatThePortIsInUse) {
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
   expect_ranks(1, [&](int) {
     enter_job(0, 2, ntohs(address.sin_port));
+    set_variable("CONCORD_JOB_TOKEN", "a token, so that it needs the port");
     EXPECT_THAT(words_of([] { initialize({}); }),
                 AllOf(HasSubstr("cannot serve the job's store at port"), HasSubstr("in use")));
   });

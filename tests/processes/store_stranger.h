@@ -1,81 +1,53 @@
-// Somebody who is no part of a job and reaches its store: a plain client of c10d's TCPStore, by its wire protocol, so
-// that it needs no libtorch.
+// A process without the job's token that reaches the port of its store.
 #pragma once
 
-#include <arpa/inet.h>
-#include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <vector>
+
+#include "core/mesh/sockets.h"
+#include "core/mesh/store_message.h"
+#include "platform/base/sealed_connection.hpp"
 
 namespace concord::tests {
 
 class StoreStranger {
  public:
-  explicit StoreStranger(int port) : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = ::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-    constexpr uint32_t kMagic = 0x3C85F7CE;
-    send(std::string(1, kValidate) + bytes_of(kMagic));
-  }
-  ~StoreStranger() { ::close(fd_); }
-  StoreStranger(const StoreStranger&) = delete;
-  StoreStranger& operator=(const StoreStranger&) = delete;
+  explicit StoreStranger(int port) : port_(port) {}
 
-  // False once the store is gone.
-  bool connected() const { return connected_; }
-
-  // A key is as list() gives it: TCPStore's own begin with '/'.
-  void set(const std::string& key, const std::string& value) {
-    send(std::string(1, kSet) + text_of(key) + text_of(value));
-  }
-
-  int64_t count() {
-    send(std::string(1, kCount));
-    return receive_number();
-  }
-
-  std::vector<std::string> list() {
-    send(std::string(1, kList));
-    std::vector<std::string> keys(static_cast<size_t>(receive_number()));
-    for (std::string& key : keys) {
-      key.resize(static_cast<size_t>(receive_number()));
-      receive(key.data(), key.size());
-    }
-    return keys;
+  // Opens another connection and sends something on it, each time of another kind: nothing, what c10d's TCPStore would
+  // understand, requests with a seal that is a guess, a message of 1 GB. False if nobody listens any more.
+  bool attack() {
+    std::string reason;
+    UniqueFd socket = connect_once("127.0.0.1", port_, std::chrono::seconds(10), &reason);
+    if (!socket) return false;
+    const std::string words = kinds_[next_++ % kinds_.size()];
+    static_cast<void>(!::send(socket.get(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+    open_.push_back(std::move(socket));
+    if (open_.size() > 300) open_.erase(open_.begin());
+    return true;
   }
 
  private:
-  static constexpr char kValidate = 0, kSet = 1, kCount = 7, kList = 17;
-
-  template <class Number>
-  static std::string bytes_of(Number number) {
-    return {reinterpret_cast<const char*>(&number), sizeof number};
-  }
-  static std::string text_of(const std::string& text) { return bytes_of(uint64_t{text.size()}) + text; }
-
-  void send(const std::string& bytes) {
-    if (connected_)
-      connected_ = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
-  }
-  void receive(char* to, size_t bytes) {
-    if (connected_) connected_ = bytes == 0 || ::recv(fd_, to, bytes, MSG_WAITALL) == static_cast<ssize_t>(bytes);
-  }
-  int64_t receive_number() {
-    int64_t number = 0;
-    receive(reinterpret_cast<char*>(&number), sizeof number);
-    return connected_ ? number : 0;
+  static std::string forged(StoreRequest kind, const StoreMessage& message, uint32_t more_bytes = 0) {
+    const std::string body = pack(message);
+    const uint32_t head[] = {static_cast<uint32_t>(body.size()) + more_bytes, static_cast<uint32_t>(kind), 17, 4};
+    return std::string(SealedConnection::kMagic) + std::string(16, 'n') +
+           std::string(reinterpret_cast<const char*>(head), sizeof head) + body;
   }
 
-  int fd_;
-  bool connected_ = false;
+  const int port_;
+  size_t next_ = 0;
+  std::vector<UniqueFd> open_;
+  const std::string fault_ = "concord/0/1/rendezvous/fault";
+  const std::vector<std::string> kinds_ = {
+      "", std::string("\0\xce\xf7\x85\x3c\x01\x04\0\0\0\0\0\0\0/key\x01\0\0\0\0\0\0\0x", 26),
+      forged(StoreRequest::set, {1, 0, {fault_, "forged"}}),
+      forged(StoreRequest::remove, {1, 0, {"concord/0/1/rendezvous/terms"}}),
+      forged(StoreRequest::set, {1, 0, {fault_, std::string(100000, 'x')}}, 1 << 30)};
 };
 
 }  // namespace concord::tests

@@ -1,4 +1,4 @@
-// connect_store: the TCP store of a job, between threads that stand for its processes.
+// connect_store: the store of a job, between threads that stand for its processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <atomic>
 #include <cstdio>
@@ -16,6 +17,7 @@
 
 #include "core/mesh/rendezvous.h"
 #include "core/mesh/sockets.h"
+#include "core/mesh/store_client.h"
 #include "platform/loader/error.h"
 #include "tests/free_port.h"
 
@@ -26,8 +28,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
-constexpr auto kLong = 60s;     // ends a hang; no verdict depends on it
-constexpr int kLargeJob = 100;  // whose ranks wait at the server at once
+constexpr auto kLong = 60s;  // ends a hang; no verdict depends on it
+constexpr int kLargeJob = 100;
 
 // A port that is taken as long as this object lives. It answers no one.
 class TakenPort {
@@ -74,7 +76,7 @@ std::string error_of(concord_status status, Body body) {
   return {};
 }
 
-TEST(TcpStore, DoesWhatTheInterfaceSays) {
+TEST(ConnectStore, DoesWhatTheInterfaceSays) {
   const int port = free_port();
   const auto server = connect_store(job(0, 2, port), kLong);
   const auto client = connect_store(job(1, 2, port), kLong);
@@ -95,7 +97,7 @@ TEST(TcpStore, DoesWhatTheInterfaceSays) {
   EXPECT_EQ(client->add("count", 0), 3) << "still usable after a timeout";
 }
 
-TEST(TcpStore, AWaitHoldsNobodyUp) {
+TEST(ConnectStore, AWaitHoldsNobodyUp) {
   const int port = free_port();
   const auto server = connect_store(job(0, 2, port), kLong);
   const auto client = connect_store(job(1, 2, port), kLong);
@@ -106,7 +108,7 @@ TEST(TcpStore, AWaitHoldsNobodyUp) {
   EXPECT_EQ(value.get(), "x");
 }
 
-TEST(TcpStore, NoKeysAreThereWithoutARequest) {
+TEST(ConnectStore, NoKeysAreThereWithoutARequest) {
   const std::shared_ptr<Store> store = connect_store(job(0, kLargeJob, free_port()), kLong);
   const int64_t before = store_requests();
   store->wait({}, kLong);
@@ -115,21 +117,20 @@ TEST(TcpStore, NoKeysAreThereWithoutARequest) {
   EXPECT_EQ(store_requests(), before);
 }
 
-// What a thread changes goes over one connection or the other, as other threads wait, and still happens in its order.
-// The server needs some time for a large value, and answers other connections meanwhile.
-TEST(TcpStore, ChangesOfAThreadHappenInOrderWhileOthersWait) {
+// The server needs some time for a large value, and answers other requests meanwhile.
+TEST(ConnectStore, ChangesOfAThreadHappenInOrderWhileOthersWait) {
   const int port = free_port();
   const std::shared_ptr<Store> store = connect_store(job(0, kLargeJob, port), kLong);
   const std::shared_ptr<Store> other = connect_store(job(1, kLargeJob, port), kLong);
-  const std::string large(7 << 20, 'x');  // c10d takes no more than 8 MB
+  const std::string large(7 << 20, 'x');
   int missing = 0;
   for (int i = 0; i < 6; ++i) {
     const std::string end = "end" + std::to_string(i);
     const int64_t before = store_requests();
-    if (i % 2 == 0) store->set("key", large);  // over the first connection, and is looked for over the second
+    if (i % 2 == 0) store->set("key", large);
     auto waiting = std::async(std::launch::async, [&] { store->wait({&end, 1}, kLong); });
     while (store_requests() < before + (i % 2 == 0 ? 2 : 1)) std::this_thread::yield();
-    if (i % 2 == 1) store->set("key", large);  // over the second one, and is looked for over the first
+    if (i % 2 == 1) store->set("key", large);
     if (i % 2 == 1) other->set(end, "");
     if (i % 2 == 1) waiting.wait();
     missing += store->has("key") ? 0 : 1;
@@ -140,7 +141,7 @@ TEST(TcpStore, ChangesOfAThreadHappenInOrderWhileOthersWait) {
   EXPECT_EQ(missing, 0);
 }
 
-TEST(TcpStore, ALateServerIsWaitedFor) {
+TEST(ConnectStore, ALateServerIsWaitedFor) {
   TakenPort port;
   port.release();
   auto client = std::async(std::launch::async, [&] { return connect_store(job(1, 2, port.port()), kLong); });
@@ -164,45 +165,45 @@ std::vector<std::string> listeners(const char* table, int port) {
   return found;
 }
 
-TEST(TcpStore, ListensAtTheAddressThatWasGivenAlone) {
+TEST(ConnectStore, ListensAtTheAddressThatWasGivenAlone) {
   const int port = free_port();
   const auto store = connect_store(job(0, 2, port), std::chrono::seconds(30));
   EXPECT_EQ(listeners("/proc/net/tcp", port), std::vector<std::string>{"0100007F"});
   EXPECT_TRUE(listeners("/proc/net/tcp6", port).empty());
 }
 
-TEST(TcpStore, AWorldOfOneNeedsNoPort) {
+TEST(ConnectStore, AWorldOfOneNeedsNoPort) {
   const auto store = connect_store(job(0, 1, 0), kLong);
   EXPECT_EQ(store->add("count", 1), 1);
 }
 
-TEST(TcpStore, APortInUseIsNamedWithWhatToDo) {
+TEST(ConnectStore, APortInUseIsNamedWithWhatToDo) {
   const TakenPort port;
   EXPECT_THAT(error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(job(0, 2, port.port()), kLong); }),
               AllOf(HasSubstr("port " + std::to_string(port.port())), HasSubstr("in use"), HasSubstr("MASTER_PORT")));
 }
 
-TEST(TcpStore, AMasterThatNeverComesEndsTheWaitWithItsAddress) {
+TEST(ConnectStore, AMasterThatNeverComesEndsTheWaitWithItsAddress) {
   const int port = free_port();
   EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { connect_store(job(3, 4, port), 100ms); }),
               AllOf(HasSubstr("rank 3 found no store at 127.0.0.1:" + std::to_string(port) + " within 100 ms"),
                     HasSubstr("refused"), HasSubstr("MASTER_ADDR")));
 }
 
-TEST(TcpStore, AHostThatDoesNotExistIsNamed) {
+TEST(ConnectStore, AHostThatDoesNotExistIsNamed) {
   JobEnvironment nowhere = job(1, 2, 29500);
   nowhere.master_addr = "no-such-host.invalid";
   EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { connect_store(nowhere, 100ms); }),
               HasSubstr("'no-such-host.invalid' is not a known host"));
 }
 
-TEST(TcpStore, AServerThatIsNoStoreEndsTheWait) {
+TEST(ConnectStore, AServerThatIsNoStoreEndsTheWait) {
   const TakenPort silent;
   EXPECT_THAT(error_of(CONCORD_STATUS_TIMEOUT, [&] { connect_store(job(1, 2, silent.port()), 500ms); }),
               HasSubstr("choose another MASTER_PORT"));
 }
 
-TEST(TcpStore, AServerThatIsGoneIsALostPeer) {
+TEST(ConnectStore, AServerThatIsGoneIsALostPeer) {
   const int port = free_port();
   auto server = connect_store(job(0, 2, port), kLong);
   const auto client = connect_store(job(1, 2, port), kLong);
@@ -212,17 +213,65 @@ TEST(TcpStore, AServerThatIsGoneIsALostPeer) {
               HasSubstr("does not answer any more"));
 }
 
-TEST(TcpStore, UnderAnAgentRankZeroIsAClientToo) {
+// What torchrun's agent serves, and a stranger who reaches it.
+c10::intrusive_ptr<c10d::TCPStore> serve_agent_store() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+TEST(ConnectStore, UnderAnAgentRankZeroServesAndPublishesWhere) {
+  const auto agent = serve_agent_store();
+  JobEnvironment first = job(0, 2, agent->getPort());
+  first.agent_store = true;
+  first.token = "0123456789abcdef";
+  JobEnvironment second = first;
+  second.rank = 1;
+  const std::string forged = "0123456789abcdef127.0.0.1|1";  // a seal of 16 digits, and where nobody listens
+  agent->set("concord/0/store", std::vector<uint8_t>(forged.begin(), forged.end()));
+  auto late = std::async(std::launch::async, [&] { return connect_store(second, kLong); });
+  const auto store = connect_store(first, kLong);
+  store->set("key", "value");
+  EXPECT_EQ(late.get()->get("key", kLong), "value");
+  EXPECT_FALSE(agent->check({"key"})) << "anyone could change it there";
+}
+
+TEST(ConnectStore, OnOneMachineWithoutATokenTheRanksMeetAtAUnixSocket) {
+  const TakenPort port;  // no TCP port is needed
+  JobEnvironment first = job(0, 2, port.port());
+  first.local_world = 2;
+  JobEnvironment second = first;
+  second.rank = second.local_rank = 1;
+  EXPECT_TRUE(uses_unix_socket(first));
+  const auto server = connect_store(first, kLong);
+  server->set("key", "value");
+  EXPECT_EQ(connect_store(second, kLong)->get("key", kLong), "value");
+  EXPECT_THAT(error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(first, kLong); }), HasSubstr("in use"));
+  first.token = "0123456789abcdef";
+  EXPECT_FALSE(uses_unix_socket(first));
+}
+
+TEST(ConnectStore, ARankWithAnotherTokenIsRefusedAndSaysSo) {
   const int port = free_port();
-  const auto agent = connect_store(job(0, 3, port), kLong);
-  JobEnvironment worker = job(0, 2, port);
-  worker.agent_store = true;
-  EXPECT_EQ(connect_store(worker, kLong)->add("count", 1), 1);
+  JobEnvironment first = job(0, 2, port), second = job(1, 2, port);
+  first.token = "0123456789abcdef";
+  second.token = "0123456789abcdeg";
+  const auto server = connect_store(first, kLong);
+  const std::string words = error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(second, 200ms); });
+  EXPECT_THAT(words, AllOf(HasSubstr("authentication failed"), HasSubstr("CONCORD_JOB_TOKEN")));
+  EXPECT_THAT(words, ::testing::Not(HasSubstr("0123456789abcde")));
+  second.token.clear();
+  EXPECT_THAT(error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(second, 200ms); }),
+              HasSubstr("authentication failed"));
+  second.token = first.token;
+  EXPECT_EQ(connect_store(second, kLong)->add("count", 1), 1);
 }
 
 // The last rank comes late. What the others send meanwhile depends on the time that it takes, which no test can fix:
 // a few requests in every quarter of a second, in which they look for errors of others.
-TEST(TcpStore, RanksThatWaitForTheLastOneDoNotFloodTheServer) {
+TEST(ConnectStore, RanksThatWaitForTheLastOneDoNotFloodTheServer) {
   constexpr int kRanks = 256;
   const int port = free_port();
   const int64_t before = store_requests();
@@ -246,15 +295,13 @@ TEST(TcpStore, RanksThatWaitForTheLastOneDoNotFloodTheServer) {
   EXPECT_LE(per_rank, 20 + 6 * quarters);
 }
 
-// Only one of them can be told by the server.
-TEST(TcpStore, ManyThreadsWaitForDifferentKeysAtTheSameTime) {
+TEST(ConnectStore, ManyThreadsWaitForDifferentKeysAtTheSameTime) {
   const int port = free_port();
   const auto server = connect_store(job(0, 2, port), kLong);
   const auto client = connect_store(job(1, 2, port), kLong);
   std::vector<std::future<std::string>> values;
   for (int i = 0; i < 4; ++i) {
     values.push_back(std::async(std::launch::async, [&, i] { return client->get("key" + std::to_string(i), kLong); }));
-    std::this_thread::sleep_for(5ms);  // mostly in this order, so that the first one has the server's attention
   }
   for (int i = 3; i >= 0; --i) {
     server->set("key" + std::to_string(i), std::to_string(i));
@@ -262,34 +309,27 @@ TEST(TcpStore, ManyThreadsWaitForDifferentKeysAtTheSameTime) {
   }
 }
 
-// ---------------------------------------------------------------------------------------------------------- HostPulse
+// ----------------------------------------------------------------------------------------------------- end_when_silent
 
-int option(int socket, int level, int name) {
+int option(const UniqueFd& socket, int level, int name) {
   int value = -1;
   socklen_t length = sizeof value;
-  EXPECT_EQ(::getsockopt(socket, level, name, &value, &length), 0);
+  EXPECT_EQ(::getsockopt(socket.get(), level, name, &value, &length), 0);
   return value;
 }
 
-TEST(HostPulseTest, AMachineThatAnswersIsThereAlsoWhenItsProcessHasClosed) {
-  auto taken = std::make_unique<TakenPort>();
+TEST(EndWhenSilent, TheKernelProbesTheOtherMachineForThreeSeconds) {
+  const TakenPort taken;
   std::string reason;
-  UniqueFd socket = connect_once("127.0.0.1", taken->port(), 10s, &reason);
+  const UniqueFd socket = connect_once("127.0.0.1", taken.port(), 10s, &reason);
   ASSERT_TRUE(socket) << reason;
-  const int number = socket.get();
-  HostPulse pulse(std::move(socket));
-  EXPECT_EQ(option(number, SOL_SOCKET, SO_KEEPALIVE), 1);
-  EXPECT_EQ(option(number, IPPROTO_TCP, TCP_KEEPIDLE) + option(number, IPPROTO_TCP, TCP_KEEPCNT), 3);
-  EXPECT_EQ(pulse.error(), 0);
-  taken.reset();  // resets the connection, which nobody has accepted
-  pollfd entry{number, POLLIN, 0};
-  ASSERT_EQ(::poll(&entry, 1, 60000), 1);
-  EXPECT_EQ(pulse.error(), 0);
-  EXPECT_EQ(HostPulse().error(), 0);
+  end_when_silent(socket);
+  EXPECT_EQ(option(socket, SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPIDLE) + option(socket, IPPROTO_TCP, TCP_KEEPCNT), 3);
 }
 
 // Connecting to a full queue is like talking to a machine that is gone: nothing is answered.
-TEST(HostPulseTest, AMachineThatDoesNotAnswerIsUnreachableAndStaysSo) {
+TEST(EndWhenSilent, AMachineThatDoesNotAnswerIsUnreachable) {
   UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -304,11 +344,10 @@ TEST(HostPulseTest, AMachineThatDoesNotAnswerIsUnreachableAndStaysSo) {
     sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     static_cast<void>(::connect(sockets.back().get(), plain, length));
   }
-  HostPulse pulse(std::move(sockets.back()));
-  const auto end = std::chrono::steady_clock::now() + kLong;
-  while (pulse.error() == 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(20ms);
-  EXPECT_EQ(pulse.error(), ETIMEDOUT);
-  EXPECT_EQ(pulse.error(), ETIMEDOUT);  // the kernel tells it once
+  end_when_silent(sockets.back());
+  pollfd entry{sockets.back().get(), POLLOUT, 0};
+  ASSERT_EQ(::poll(&entry, 1, 60000), 1);
+  EXPECT_EQ(option(sockets.back(), SOL_SOCKET, SO_ERROR), ETIMEDOUT);
 }
 
 }  // namespace

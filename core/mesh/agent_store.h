@@ -1,0 +1,20 @@
+// The store that torchrun's agent serves (c10d's TCPStore), which anyone who reaches its port can read and write. Ranks
+// use it only to learn where rank 0 serves the job's own store.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "core/mesh/job_environment.h"
+
+namespace concord {
+
+// Publishes |address|, sealed with the job's token. Waits: at most |timeout|. Throws Error.
+void publish_address(const JobEnvironment& job, const std::string& address, std::chrono::milliseconds timeout);
+
+// Returns what rank 0 has published. Values without its seal are ignored. Waits: until there is one, at most |timeout|.
+// Throws Error.
+std::string published_address(const JobEnvironment& job, std::chrono::milliseconds timeout);
+
+}  // namespace concord
