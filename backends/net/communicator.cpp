@@ -20,21 +20,35 @@
 namespace concord::net {
 namespace {
 
-// What ranks tell each other first; control.cpp finds the keeper's rank by it.
+// What ranks tell each other first, followed by the addresses of their hosts; control.cpp finds the keeper's rank by it.
 struct Self {
   uint64_t host = 0;
   int64_t pid = 0;
 };
 
-HostMap exchange_hosts(Line& line) {
+struct Hosts {
+  HostMap map;
+  std::vector<Address> others;  // addresses of the other hosts
+};
+
+Hosts exchange_hosts(Line& line) {
   const Self self{shm::this_host(), ::getpid()};
-  std::vector<uint64_t> hosts;
-  for (const std::string& record : line.exchange({reinterpret_cast<const char*>(&self), sizeof self})) {
+  const std::vector<Address> own = source_addresses();
+  std::string mine(reinterpret_cast<const char*>(&self), sizeof self);
+  mine.append(reinterpret_cast<const char*>(own.data()), own.size() * sizeof(Address));
+  Hosts hosts;
+  std::vector<uint64_t> identities;
+  for (const std::string& record : line.exchange(mine)) {
     Self its;
-    if (record.size() == sizeof its) std::memcpy(&its, record.data(), sizeof its);
-    hosts.push_back(its.host);
+    if (record.size() >= sizeof its) std::memcpy(&its, record.data(), sizeof its);
+    identities.push_back(its.host);
+    for (size_t at = sizeof its; its.host != self.host && at + sizeof(Address) <= record.size();
+         at += sizeof(Address)) {
+      std::memcpy(hosts.others.emplace_back().data(), record.data() + at, sizeof(Address));
+    }
   }
-  return map_hosts(hosts);
+  hosts.map = map_hosts(identities);
+  return hosts;
 }
 
 // The id for the ranks of this host among themselves: shm's check that its maker is here does not apply.
@@ -56,11 +70,11 @@ void exchange_addresses(Line& line, Port& port, int32_t rank) {
 // Leaves |line| where it is unless all goes well.
 std::unique_ptr<shm::Engine> join(int32_t world, int32_t rank, const void* id, std::unique_ptr<Line>& line,
                                   const shm::Options& options) {
-  HostMap map = exchange_hosts(*line);
+  auto [map, others] = exchange_hosts(*line);
   const auto here = local_id(id);
   if (map.host_count() == 1) return shm::Communicator::connect(world, rank, here.data(), shm::kUniqueIdBytes, options);
   const Network network = own_network();
-  auto port = open_port({rank, world, key_of(id), network.interface.c_str(), network.chosen});
+  auto port = open_port({rank, world, key_of(id), network.interface.c_str(), network.chosen, others});
   try {
     exchange_addresses(*line, *port, rank);
     port->drive(false);  // peers may connect from now on

@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -13,14 +14,6 @@
 
 namespace concord::net {
 namespace {
-
-constexpr uint32_t kMagic = 0x434e4e31;  // changes with the protocol
-
-struct Prefix {
-  uint32_t magic = kMagic;
-  uint32_t kind = 0;
-  uint64_t bytes = 0;
-};
 
 union AnyAddress {
   sockaddr plain;
@@ -76,57 +69,6 @@ std::string to_text(const Address& address) {
   char text[INET6_ADDRSTRLEN] = {};
   if (is_v4(address)) return ::inet_ntop(AF_INET, address.data() + 12, text, sizeof text);
   return ::inet_ntop(AF_INET6, address.data(), text, sizeof text);
-}
-
-void Connection::put(uint32_t kind, std::string_view body) {
-  const Prefix prefix{kMagic, kind, body.size()};
-  out_.append(reinterpret_cast<const char*>(&prefix), sizeof prefix);
-  out_.append(body);
-  flush();
-}
-
-void Connection::flush() {
-  while (!out_.empty() && socket_) {
-    const ssize_t sent = ::send(socket_.get(), out_.data(), out_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (sent < 0) return out_.clear();  // the reason shows when reading
-    out_.erase(0, static_cast<size_t>(sent));
-  }
-}
-
-bool Connection::fill() {
-  char piece[16 << 10];
-  while (socket_) {
-    const ssize_t got = ::recv(socket_.get(), piece, sizeof piece, MSG_DONTWAIT);
-    if (got > 0) {
-      in_.append(piece, static_cast<size_t>(got));
-    } else if (got < 0 && errno == EINTR) {
-      continue;
-    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return true;
-    } else {
-      error_ = got == 0 ? 0 : errno;
-      return false;
-    }
-  }
-  return false;
-}
-
-std::optional<Message> Connection::next(size_t limit) {
-  Prefix prefix;
-  if (in_.size() < sizeof prefix) return std::nullopt;
-  std::memcpy(&prefix, in_.data(), sizeof prefix);
-  if (prefix.magic != kMagic || prefix.bytes > limit) {
-    in_.clear();
-    error_ = EPROTO;
-    close();
-    return std::nullopt;
-  }
-  if (in_.size() < sizeof prefix + prefix.bytes) return std::nullopt;
-  Message message{prefix.kind, in_.substr(sizeof prefix, prefix.bytes)};
-  in_.erase(0, sizeof prefix + prefix.bytes);
-  return message;
 }
 
 UniqueFd listen_on(const std::optional<Address>& address, uint16_t* out_port) {

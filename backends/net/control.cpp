@@ -18,6 +18,7 @@
 #include "backends/net/id.h"
 #include "backends/shm/communicator.h"
 #include "backends/shm/process.h"
+#include "platform/base/sealed_connection.hpp"
 #include "platform/base/thread_safety.hpp"
 #include "platform/sdk/plugin.hpp"
 
@@ -30,9 +31,11 @@ using std::chrono::milliseconds;
 constexpr size_t kIdBytes = static_cast<size_t>(shm::kUniqueIdBytes);
 constexpr size_t kMostRecord = 64 << 10;  // what a rank may send at once
 constexpr size_t kMostRound = 256 << 20;  // what the keeper may send at once
+constexpr size_t kMostStrangers = 4096;   // connections that have not said who they are; all ranks may come at once
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kAnswerGrace{2000};   // for the keeper's sentence about who is missing
 constexpr milliseconds kHelloGrace{10000};   // for a stranger to say who it is
+constexpr milliseconds kLeastGrace{500};     // the same, while there are too many
 constexpr milliseconds kPartingGrace{1000};  // for others to leave, when this process exits
 
 // From a rank: kHello, kRecord, kFailure, kLeaving. From the keeper: kRound, kFailure, kLost, kLeft.
@@ -63,6 +66,14 @@ Value take(std::string_view* from) {
   return value;
 }
 
+constexpr std::string_view kPurpose = "communicator";  // for SealedConnection
+
+// Returns the token that peers must have; empty: none.
+std::string job_token() {
+  const char* token = std::getenv("CONCORD_JOB_TOKEN");
+  return token == nullptr ? "" : token;
+}
+
 const char* why_gone(int error) { return error == 0 || error == ECONNRESET || error == EPIPE ? "has ended" : nullptr; }
 
 std::string gone_text(int error) {
@@ -76,11 +87,12 @@ std::string gone_text(int error) {
 class Room {
  public:
   struct Guest {
-    Connection connection;
+    SealedConnection connection;
     int32_t rank = 0;
     int64_t pid = 0;
     bool has_record = false;
     bool has_left = false;
+    bool is_refused = false;  // it is told why, and is not part of the communicator
     std::string record;
   };
 
@@ -88,7 +100,7 @@ class Room {
   bool over() const { return guests_.empty() && world_ > 0 && ranks_.size() == static_cast<size_t>(world_); }
   std::list<Guest>& guests() { return guests_; }
 
-  void enter(const Hello& hello, Connection connection) {
+  void enter(const Hello& hello, SealedConnection connection) {
     if (world_ == 0) {
       world_ = hello.world;
       name_ = hello.name;
@@ -107,11 +119,15 @@ class Room {
     } else if (hello.rank < 0 || hello.rank >= world_) {
       fail(sdk::text("%s is not a rank of a communicator with %d ranks", who.c_str(), world_));
     } else if (!ranks_.insert(hello.rank).second) {
-      fail(sdk::text("%s has the same rank as another process; ranks must be distinct", who.c_str()));
+      const auto text = sdk::text("%s has the same rank as another process; ranks must be distinct", who.c_str());
+      if (!is_complete_) return fail(text);
+      guest.is_refused = true;  // the ranks that have met are not disturbed
+      guest.connection.put(kFailure, bytes_of(concord_status{CONCORD_STATUS_INVALID_ARGUMENT}) + text);
     }
   }
 
-  void hear(Guest& guest, const Message& message) {
+  void hear(Guest& guest, const SealedConnection::Message& message) {
+    if (guest.is_refused) return;
     std::string_view body = message.body;
     switch (message.kind) {
       case kRecord:
@@ -136,7 +152,7 @@ class Room {
   void lose(Guest& guest) {
     const int error = guest.connection.error();
     guest.connection.close();
-    if (guest.has_left) return;
+    if (guest.has_left || guest.is_refused) return;
     tell_others(
         guest, kLost,
         bytes_of(guest.rank) + sdk::text("(pid %lld) %s", static_cast<long long>(guest.pid), gone_text(error).c_str()));
@@ -177,22 +193,26 @@ class Room {
   void tell_failure(Guest& guest) const { guest.connection.put(kFailure, bytes_of(status_) + text_); }
   void tell_others(const Guest& about, Kind kind, const std::string& body) {
     for (Guest& guest : guests_) {
-      if (&guest != &about && guest.connection.open()) guest.connection.put(kind, body);
+      if (&guest != &about && !guest.is_refused && guest.connection.open()) guest.connection.put(kind, body);
     }
   }
 
   void finish_round() {
     const auto ready = std::count_if(guests_.begin(), guests_.end(), [](const Guest& each) { return each.has_record; });
-    if (ready < world_ || static_cast<int32_t>(guests_.size()) != world_) return;
+    if (ready < world_ || status_ != CONCORD_STATUS_OK) return;
+    is_complete_ = true;
     guests_.sort([](const Guest& a, const Guest& b) { return a.rank < b.rank; });
     std::string body = bytes_of(static_cast<int64_t>(::getpid())) + bytes_of(shm::this_host());
     for (Guest& guest : guests_) {
+      if (guest.is_refused) continue;
       body += bytes_of(static_cast<uint64_t>(guest.record.size())) + guest.record;
       guest.has_record = false;
       guest.record.clear();
     }
     deadline_ = Clock::now() + timeout_;
-    for (Guest& guest : guests_) guest.connection.put(kRound, body);
+    for (Guest& guest : guests_) {
+      if (!guest.is_refused) guest.connection.put(kRound, body);
+    }
   }
 
   int32_t world_ = 0;
@@ -200,6 +220,7 @@ class Room {
   milliseconds timeout_{};
   Clock::time_point deadline_;
   std::set<int32_t> ranks_;
+  bool is_complete_ = false;  // all ranks have met
   std::list<Guest> guests_;
   concord_status status_ = CONCORD_STATUS_OK;
   std::string text_;
@@ -215,7 +236,7 @@ struct Line::State {
 
   // Guards all below; never held while waiting.
   mutable std::mutex mutex;
-  Connection connection CONCORD_GUARDED_BY(mutex);
+  SealedConnection connection CONCORD_GUARDED_BY(mutex);
   int32_t keeper CONCORD_GUARDED_BY(mutex) = -1;  // the rank that runs in the keeper's process; -1: none or not known
   OnFailure on_failure CONCORD_GUARDED_BY(mutex);
   std::map<int32_t, std::string> lost CONCORD_GUARDED_BY(mutex);
@@ -248,7 +269,9 @@ std::optional<sdk::Failure> Line::State::listen() {
     if (message->kind == kLeft) left.insert(take<int32_t>(&body));
   }
   if (!open || !connection.open()) {
+    const bool was_admitted = connection.is_known();
     if (!left.contains(keeper) || keeper < 0) cut = gone_text(connection.error());
+    if (!was_admitted) cut += ", or has refused this rank, whose id or CONCORD_JOB_TOKEN is not the job's";
     connection.close();
   }
   return failure;
@@ -315,7 +338,7 @@ class Switchboard {
 
  private:
   struct Stranger {
-    Connection connection;
+    SealedConnection connection;
     Clock::time_point until;
   };
 
@@ -329,6 +352,14 @@ class Switchboard {
   }
   [[noreturn]] void run();
   std::vector<pollfd> entries();
+  // Whether one more stranger is accepted. The oldest makes room once it has had time for its message, so a flood does
+  // not keep out a rank that sends it immediately.
+  bool has_room() CONCORD_REQUIRES(mutex_) {
+    if (strangers_.size() < kMostStrangers) return true;
+    if (Clock::now() < strangers_.front().until - kHelloGrace + kLeastGrace) return false;
+    strangers_.pop_front();
+    return true;
+  }
   void listen_to_strangers() CONCORD_REQUIRES(mutex_);
   void listen_to_guests() CONCORD_REQUIRES(mutex_);
   void listen_to_lines() CONCORD_REQUIRES(mutex_);
@@ -337,6 +368,7 @@ class Switchboard {
   static void wait_for_parting();
 
   const pid_t owner_ = ::getpid();
+  const std::string token_ = job_token();
   const UniqueFd wake_;
   std::mutex mutex_;  // guards all below; held while messages are handled, which never waits
   bool started_ CONCORD_GUARDED_BY(mutex_) = false;
@@ -402,7 +434,8 @@ void Switchboard::wait_for_parting() {
 
 std::vector<pollfd> Switchboard::entries() {
   const std::lock_guard lock(mutex_);
-  std::vector<pollfd> wanted{{wake_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};  // poll skips -1
+  const int listener = strangers_.size() < kMostStrangers ? listener_.get() : -1;  // -1: poll skips it
+  std::vector<pollfd> wanted{{wake_.get(), POLLIN, 0}, {listener, POLLIN, 0}};
   for (const Stranger& each : strangers_) wanted.push_back({each.connection.descriptor(), POLLIN, 0});
   for (auto& [id, room] : rooms_) {
     for (const Room::Guest& each : room.guests()) {
@@ -416,10 +449,11 @@ std::vector<pollfd> Switchboard::entries() {
   return wanted;
 }
 
-// Who connects has to say first which id it has.
+// A peer must have the job's token and name its id in the first message.
 void Switchboard::listen_to_strangers() {
-  for (UniqueFd socket; listener_ && (socket = accept_from(listener_));) {
-    strangers_.push_back({Connection(std::move(socket)), Clock::now() + kHelloGrace});
+  for (UniqueFd socket; listener_ && has_room() && (socket = accept_from(listener_));) {
+    strangers_.push_back({SealedConnection(std::move(socket), SealedConnection::End::server, token_, kPurpose),
+                          Clock::now() + kHelloGrace});
   }
   for (Stranger& each : strangers_) {
     const bool open = each.connection.fill();
@@ -479,7 +513,7 @@ void Switchboard::listen_to_lines() {
                 std::strerror(error)));
 }
 
-Connection reach(const Seat& seat, const Where& where) {
+SealedConnection reach(const Seat& seat, const Where& where) {
   const auto end = Clock::now() + seat.timeout;
   int error = 0;
   for (int turn = 0;; ++turn) {
@@ -487,7 +521,7 @@ Connection reach(const Seat& seat, const Where& where) {
       const auto left = std::chrono::ceil<milliseconds>(end - Clock::now());
       const auto patience = std::clamp(left, milliseconds{1}, milliseconds{2000});
       if (UniqueFd socket = connect_to(where.addresses[i], where.port, patience, &error)) {
-        return Connection(std::move(socket));
+        return {std::move(socket), SealedConnection::End::client, job_token(), kPurpose};
       }
       if (Clock::now() >= end) fail_unreached(seat, where, error);
     }
@@ -523,7 +557,7 @@ std::unique_ptr<Line> Line::open(const Seat& seat) {
   hello.pid = ::getpid();
   hello.host = shm::this_host();
   sdk::write_string(hello.name, seat.name.c_str());
-  Connection connection = reach(seat, *where);
+  SealedConnection connection = reach(seat, *where);
   connection.put(kHello, bytes_of(hello));
   const std::lock_guard lock(state->mutex);
   state->connection = std::move(connection);

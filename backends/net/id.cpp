@@ -175,6 +175,16 @@ Network own_network() {
   }
 }
 
+// A loopback address says nothing about a host, unless the job uses no other.
+std::vector<Address> source_addresses() {
+  std::vector<Address> addresses = own_addresses();
+  for (const Interface& each : interfaces()) {
+    const bool is_there = std::find(addresses.begin(), addresses.end(), each.address) != addresses.end();
+    if (!is_loopback(each.address) && !is_there) addresses.push_back(each.address);
+  }
+  return addresses;
+}
+
 uint64_t key_of(const void* id) {
   constexpr size_t kKeyPlace = shm::kUniqueIdBytes - shm::kHostBytes - sizeof(uint64_t);
   static_assert(kPlace + sizeof kMark + sizeof(Where) <= kKeyPlace);  // random bytes of their own

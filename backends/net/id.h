@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backends/net/connection.h"
 
@@ -21,6 +22,9 @@ struct Network {
 // not known. Waits: a few seconds in all for one that has just come up and has no carrier or address yet. Throws
 // INVALID_ARGUMENT.
 Network own_network();
+
+// The addresses from which this host's connections may come.
+std::vector<Address> source_addresses();
 
 // A number that only processes with |id| know.
 uint64_t key_of(const void* id);

@@ -2,6 +2,10 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
 
 #include <atomic>
 #include <chrono>
@@ -9,12 +13,15 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "backends/net/control.h"
 #include "backends/net/hosts.h"
 #include "backends/net/id.h"
+#include "backends/net/source_filter.h"
 #include "backends/net/transport.h"
 #include "backends/shm/communicator.h"
 #include "platform/sdk/plugin.hpp"
@@ -28,12 +35,12 @@ constexpr milliseconds kLong{60000};  // ends a hang; no verdict depends on it
 
 // --------------------------------------------------------------------------------------------------------------- ports
 
-std::unique_ptr<Port> open_test_port(int32_t rank, uint64_t key) {
+std::unique_ptr<Port> open_test_port(int32_t rank, uint64_t key, std::span<const Address> sources = {}) {
   void* const module = ::dlopen(NET_MODULE, RTLD_NOW | RTLD_LOCAL);
   if (module == nullptr) ADD_FAILURE() << ::dlerror();
   const auto open = reinterpret_cast<OpenPort>(::dlsym(module, kOpenPort));
   char error[256] = {};
-  std::unique_ptr<Port> port(open({rank, 2, key, "", false}, error, sizeof error));
+  std::unique_ptr<Port> port(open({rank, 2, key, "", false, sources}, error, sizeof error));
   EXPECT_NE(port, nullptr) << error;
   return port;
 }
@@ -163,7 +170,8 @@ TEST(PortTest, MessagesOfAnotherCommunicatorAreDropped) {
 
 using Id = std::vector<std::byte>;
 
-std::vector<std::unique_ptr<Line>> open_lines(const Id& id, int32_t world) {
+std::vector<std::unique_ptr<Line>> open_lines(
+    const Id& id, int32_t world, const Line::OnFailure& on_failure = [](concord_status, const std::string&) {}) {
   std::vector<std::unique_ptr<Line>> lines;
   for (int32_t r = 0; r < world; ++r) lines.push_back(Line::open({world, r, id.data(), "lines", kLong}));
   std::vector<std::thread> threads;  // every line has heard of the others afterwards
@@ -171,7 +179,7 @@ std::vector<std::unique_ptr<Line>> open_lines(const Id& id, int32_t world) {
     threads.emplace_back([&line] { EXPECT_EQ(line->exchange("here").size(), 3u); });
   }
   for (auto& thread : threads) thread.join();
-  for (auto& line : lines) line->watch([](concord_status, const std::string&) {});
+  for (auto& line : lines) line->watch(on_failure);
   return lines;
 }
 
@@ -213,6 +221,156 @@ TEST(LineTest, AStrangerWithoutTheIdIsNotAdmitted) {
     EXPECT_EQ(failure.status(), CONCORD_STATUS_PEER_LOST) << failure.what();  // at once: it was not left to wait
   }
   open_lines(id, 3);  // its rank is not taken
+}
+
+// Runs in a child process, whose listener has the token from the beginning. Returns 0 on success.
+int admits_the_token_only() {
+  ::setenv("CONCORD_JOB_TOKEN", "the token of the job", 1);
+  const Id id = new_net_id();
+  const pid_t stranger = ::fork();
+  if (stranger == 0) {
+    ::setenv("CONCORD_JOB_TOKEN", "the token of another", 1);
+    try {
+      Line::open({3, 1, id.data(), "stranger", kLong})->exchange("let me in");
+      ::_exit(1);
+    } catch (const sdk::Failure& failure) {
+      ::_exit(failure.status() == CONCORD_STATUS_PEER_LOST ? 0 : 2);
+    }
+  }
+  int status = 0;
+  ::waitpid(stranger, &status, 0);
+  if (status != 0) return WIFEXITED(status) ? WEXITSTATUS(status) : 3;
+  open_lines(id, 3);  // the rank that it has claimed is not taken
+  return ::testing::Test::HasFailure() ? 4 : 0;
+}
+
+TEST(LineTest, AStrangerWithTheIdButWithoutTheTokenIsNotAdmitted) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(admits_the_token_only());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(WIFEXITED(status) ? WEXITSTATUS(status) : -1, 0);
+}
+
+TEST(LineTest, WhoClaimsARankOfACompleteCommunicatorIsRefusedAndTheOthersGoOn) {
+  const Id id = new_net_id();
+  std::atomic<int> failures{0}, parted{0};
+  auto lines = open_lines(id, 3, [&](concord_status, const std::string&) { ++failures; });
+  try {
+    Line::open({3, 1, id.data(), "second", kLong})->exchange("here");
+    ADD_FAILURE() << "there were two of rank 1";
+  } catch (const sdk::Failure& failure) {
+    EXPECT_EQ(failure.status(), CONCORD_STATUS_INVALID_ARGUMENT);
+    EXPECT_THAT(failure.what(), HasSubstr("same rank"));
+  }
+  for (auto& line : lines) Line::part(std::move(line), [&] { ++parted; });
+  wait_for(parted, 3);
+  EXPECT_EQ(parted, 3);
+  EXPECT_EQ(failures, 0);
+}
+
+// ------------------------------------------------------------------------------------------------------- source filter
+
+constexpr Address v4(unsigned char a, unsigned char b, unsigned char c, unsigned char d) {
+  return {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d};
+}
+
+// Whether a connection from |source| to |listener|, both on this machine, is established: over loopback the kernel has
+// answered, or dropped the packet, when connect returns.
+bool connects(int listener, const Address& source) {
+  sockaddr_in from{}, to{};
+  socklen_t length = sizeof to;
+  from.sin_family = AF_INET;
+  std::memcpy(&from.sin_addr, source.data() + 12, 4);
+  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&to), &length) != 0) ADD_FAILURE();
+  const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&from), sizeof from), 0);
+  static_cast<void>(::connect(socket.get(), reinterpret_cast<sockaddr*>(&to), length));
+  pollfd wanted{socket.get(), POLLOUT, 0};
+  return ::poll(&wanted, 1, 200) == 1 && (wanted.revents & POLLERR) == 0;
+}
+
+TEST(SourceFilterTest, TakesConnectionsFromTheGivenAddressesOnly) {
+  uint16_t port = 0;
+  const UniqueFd listener = listen_on(v4(127, 0, 0, 1), &port);
+  EXPECT_TRUE(connects(listener.get(), v4(127, 0, 0, 7)));
+  const Address two[] = {v4(10, 1, 2, 3), v4(127, 0, 0, 2)};
+  ASSERT_TRUE(admit_only(listener.get(), two));
+  EXPECT_TRUE(connects(listener.get(), v4(127, 0, 0, 2)));
+  EXPECT_FALSE(connects(listener.get(), v4(127, 0, 0, 1)));
+  EXPECT_FALSE(connects(listener.get(), v4(127, 0, 0, 7)));
+}
+
+TEST(SourceFilterTest, ManyAddressesAreWidenedToTheirNetworks) {
+  uint16_t port = 0;
+  const UniqueFd listener = listen_on(v4(127, 0, 0, 1), &port);
+  std::vector<Address> many;
+  for (int i = 0; i < 300; ++i)
+    many.push_back(v4(127, 9, static_cast<unsigned char>(i / 250), static_cast<unsigned char>(i % 250)));
+  for (unsigned char i = 0; i < 200; ++i) many.push_back({0xfd, 1, 2, i, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, i});
+  ASSERT_TRUE(admit_only(listener.get(), many));
+  EXPECT_TRUE(connects(listener.get(), v4(127, 9, 1, 249)));
+  EXPECT_FALSE(connects(listener.get(), v4(127, 9, 2, 1)));
+  EXPECT_FALSE(connects(listener.get(), v4(127, 0, 0, 1)));
+}
+
+TEST(SourceFilterTest, AddressesOfIPv6AreComparedWhole) {
+  Address local{}, other{};
+  local[15] = 1;
+  other[14] = 1;
+  uint16_t port = 0;
+  UniqueFd listener;
+  try {
+    listener = listen_on(local, &port);
+  } catch (const sdk::Failure&) {
+    GTEST_SKIP() << "this machine has no IPv6";
+  }
+  int error = 0;
+  ASSERT_TRUE(admit_only(listener.get(), {&other, 1}));
+  EXPECT_FALSE(connect_to(local, port, milliseconds(200), &error));
+  ASSERT_TRUE(admit_only(listener.get(), {&local, 1}));
+  EXPECT_TRUE(connect_to(local, port, kLong, &error));
+}
+
+std::set<int> listening_sockets() {
+  std::set<int> found;
+  for (int number = 0; number < 1024; ++number) {
+    sockaddr_in own{};
+    socklen_t length = sizeof own;
+    int listens = 0;
+    socklen_t bytes = sizeof listens;
+    if (::getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes) != 0 || listens == 0) continue;
+    if (::getsockname(number, reinterpret_cast<sockaddr*>(&own), &length) == 0 && own.sin_family == AF_INET) {
+      found.insert(number);
+    }
+  }
+  return found;
+}
+
+// Opens a port for peers at |sources|, and returns whether this machine can connect to any of its sockets.
+bool is_reached(std::span<const Address> sources) {
+  const std::set<int> before = listening_sockets();
+  const auto port = open_test_port(0, 7, sources);
+  size_t opened = 0, reached = 0;
+  for (const int listener : listening_sockets()) {
+    if (before.contains(listener)) continue;
+    sockaddr_in own{};
+    socklen_t length = sizeof own;
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&own), &length);
+    const auto* bytes = reinterpret_cast<const unsigned char*>(&own.sin_addr);
+    ++opened;
+    if (connects(listener, v4(bytes[0], bytes[1], bytes[2], bytes[3]))) ++reached;
+  }
+  EXPECT_GT(opened, 0u);
+  return reached > 0;
+}
+
+TEST(PortTest, UcxTakesConnectionsFromTheHostsOfTheJobOnly) {
+  const Address elsewhere = v4(192, 0, 2, 1);  // of documentation
+  EXPECT_FALSE(is_reached({&elsewhere, 1}));
+  std::vector<Address> here = source_addresses();
+  here.push_back(v4(127, 0, 0, 1));
+  EXPECT_TRUE(is_reached(here));
 }
 
 // ----------------------------------------------------------------------------------------------------------- addresses

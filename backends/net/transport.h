@@ -10,6 +10,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
+
+#include "backends/net/connection.h"
 
 namespace concord::net {
 
@@ -65,6 +68,8 @@ struct Opening {
   uint64_t key = 0;                // only messages with it are taken
   const char* interface = "";      // the network interface to use and listen on; empty: the engine chooses
   bool interface_is_must = false;  // of the user's choice; otherwise a faster network may be used
+  // The hosts of the other ranks: the engine's TCP ports take connections from these addresses only. Empty: from all.
+  std::span<const Address> sources = {};
 };
 
 // A port; null, with a sentence in |error|, if the engine does not work here.

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 
 SKIP = 77  # what ctest counts as skipped
 INSIDE = "CONCORD_HOSTS_INSIDE"  # set: this program has entered a user namespace
@@ -108,6 +109,10 @@ class Hosts:
         process = subprocess.Popen([*enter, *words], **more)
         self.started.append(process)
         return process
+
+    def first(self, count):
+        """The first |count| of the hosts, for ranks; the others are for strangers."""
+        return types.SimpleNamespace(names=self.names[:count], addresses=self.addresses[:count], start=self.start)
 
     def listening_ports(self, host):
         """The TCP ports on which this host's processes listen, of any of its addresses."""

@@ -7,9 +7,11 @@
 // A message goes in fragments, each an active message that is sent eagerly: a rank that has received all it waits for
 // may turn to something else, and no peer then waits for an answer of its. (UCX's rendezvous protocol has them.)
 // A fragment says which part it is of which message of its sender, so nothing depends on the order in which they come.
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <ucp/api/ucp.h>
 #include <ucs/config/global_opts.h>
 #include <ucs/debug/debug.h>
@@ -17,16 +19,22 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
+#include "backends/net/source_filter.h"
 #include "backends/net/transport.h"
 
 namespace concord::net {
@@ -197,7 +205,8 @@ class UcxPort final : public Port {
       : rank_(opening.rank), key_(opening.key), peers_(static_cast<size_t>(opening.world)) {}
   ~UcxPort() override;
 
-  ucs_status_t open();
+  // Sets |error| to a message if the cause is not UCX.
+  ucs_status_t open(std::span<const Address> sources, std::string* error);
 
   const std::byte* address() const override { return reinterpret_cast<const std::byte*>(address_); }
   size_t address_bytes() const override { return address_bytes_; }
@@ -267,6 +276,8 @@ class UcxPort final : public Port {
     transfer->why = ucs_status_string(status);
   }
   ucs_status_t connect(Peer& peer);
+  // Whether the peers connect to |listener|: its port is part of the worker's address.
+  bool is_part_of_address(int listener) const;
   // Ends the receive of a message that is complete.
   static void deliver(Incoming& incoming, std::map<uint64_t, Arriving>::iterator message);
 
@@ -281,8 +292,36 @@ class UcxPort final : public Port {
   bool closing_ = false;
 };
 
-ucs_status_t UcxPort::open() {
+// The sockets of this process that listen.
+std::set<int> listeners() {
+  std::set<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int number = std::atoi(entry.path().filename().c_str());
+    int listens = 0;
+    socklen_t length = sizeof listens;
+    if (::getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) == 0 && listens != 0) found.insert(number);
+  }
+  return found;
+}
+
+bool UcxPort::is_part_of_address(int listener) const {
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (::getsockname(listener, reinterpret_cast<sockaddr*>(&own), &length) != 0) return false;
+  if (own.ss_family != AF_INET && own.ss_family != AF_INET6) return false;
+  // The port is at the same place in both kinds of addresses, and in UCX's in the same order of bytes.
+  const auto* port = reinterpret_cast<const char*>(&reinterpret_cast<const sockaddr_in*>(&own)->sin_port);
+  const std::string_view address(reinterpret_cast<const char*>(address_), address_bytes_);
+  return address.find(std::string_view(port, sizeof(in_port_t))) != std::string_view::npos;
+}
+
+// UCX accepts whoever knows its magic number, and a stranger's messages may end the process or write into its memory.
+// So its listening sockets, which are those that have appeared with the worker, get a filter at once.
+ucs_status_t UcxPort::open(std::span<const Address> sources, std::string* error) {
   if (context().status != UCS_OK) return context().status;
+  static std::mutex mutex;
+  std::unique_lock one_at_a_time(mutex);
+  const std::set<int> before = listeners();
   ucp_worker_params_t parameters{};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;
@@ -290,6 +329,12 @@ ucs_status_t UcxPort::open() {
   if (status == UCS_OK) status = ucp_worker_get_efd(worker_, &events_);
   if (status == UCS_OK) status = ucp_worker_get_address(worker_, &address_, &address_bytes_);
   if (status != UCS_OK) return status;
+  for (const int listener : sources.empty() ? std::set<int>() : listeners()) {
+    if (before.contains(listener) || !is_part_of_address(listener) || admit_only(listener, sources)) continue;
+    *error = std::string("the kernel refuses a filter for UCX's port (SO_ATTACH_FILTER): ") + std::strerror(errno);
+    return UCS_ERR_UNSUPPORTED;
+  }
+  one_at_a_time.unlock();
   ucp_am_handler_param_t handler{};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
   handler.id = kFragment;
@@ -531,9 +576,11 @@ extern "C" __attribute__((visibility("default"))) concord::net::Port* concord_ne
       return nullptr;
     }
     auto port = std::make_unique<concord::net::UcxPort>(opening);
-    const ucs_status_t status = port->open();
+    std::string why;
+    const ucs_status_t status = port->open(opening.sources, &why);
     if (status == UCS_OK) return port.release();
-    std::snprintf(error, error_bytes, "UCX cannot be used here: %s", ucs_status_string(status));
+    std::snprintf(error, error_bytes, "UCX cannot be used here: %s",
+                  why.empty() ? ucs_status_string(status) : why.c_str());
   } catch (const std::exception& failure) {
     std::snprintf(error, error_bytes, "%s", failure.what());
   }
