@@ -53,7 +53,7 @@ class Encoding:
 class Tokenizer:
     encode_special_tokens = False
     @staticmethod
-    def from_file(path): return Tokenizer()
+    def from_str(text): return Tokenizer()
     def no_truncation(self): pass
     def no_padding(self): pass
     def get_vocab(self, with_added_tokens): return {'a': 1000000}

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <fmt/core.h>
 #include <spawn.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -18,20 +20,37 @@
 #include <thread>
 
 #include "core/config_error.h"
+#include "platform/base/python_path.hpp"
 
 extern char** environ;
 
 namespace concord {
 namespace {
 
-// Our environment; we parallelize over processes, so the tokenizer's own threads would only compete with each other.
+// Our environment without what would make Python import from the working folder. We parallelize over processes, so the
+// tokenizer's own threads would only compete with each other.
 std::vector<std::string> child_environment() {
-  std::vector<std::string> variables = {"TOKENIZERS_PARALLELISM=false"};
+  constexpr std::string_view kPath = "PYTHONPATH=";
+  std::vector<std::string> variables = {"TOKENIZERS_PARALLELISM=false", "PYTHONSAFEPATH=1"};
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (std::string_view(*variable).starts_with("TOKENIZERS_PARALLELISM=")) continue;
-    variables.emplace_back(*variable);
+    const std::string_view text = *variable;
+    if (text.starts_with("TOKENIZERS_PARALLELISM=") || text.starts_with("PYTHONSAFEPATH=")) continue;
+    if (!text.starts_with(kPath)) {
+      variables.emplace_back(text);
+    } else if (const std::string path = absolute_python_path(text.substr(kPath.size())); !path.empty()) {
+      variables.push_back(std::string(kPath) + path);
+    }
   }
   return variables;
+}
+
+// A limit that is already lower stays.
+void limit_memory(pid_t pid, uint64_t most) {
+  rlimit limit{};
+  if (::prlimit(pid, RLIMIT_AS, nullptr, &limit) != 0) return;  // it has ended already, which the caller will see
+  limit.rlim_max = std::min<rlim_t>(limit.rlim_max, most);
+  limit.rlim_cur = std::min(limit.rlim_cur, limit.rlim_max);
+  ::prlimit(pid, RLIMIT_AS, &limit, nullptr);
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
@@ -55,8 +74,8 @@ void end_process(pid_t pid) {
 
 }  // namespace
 
-PythonProcess::PythonProcess(const char* script, const std::vector<std::string>& arguments,
-                             const std::string& purpose) {
+PythonProcess::PythonProcess(const char* script, const std::vector<std::string>& arguments, const std::string& purpose,
+                             std::optional<uint64_t> most_memory) {
   const char* const given = std::getenv("CONCORD_PYTHON");
   python_ = given != nullptr && *given != '\0' ? given : "python3";
   std::array<int, 2> ends = {-1, -1};
@@ -80,7 +99,10 @@ PythonProcess::PythonProcess(const char* script, const std::vector<std::string>&
   const int error =
       ::posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, pointers(words).data(), pointers(environment).data());
   ::posix_spawn_file_actions_destroy(&actions);
-  if (error == 0) return;
+  if (error == 0) {
+    if (most_memory) limit_memory(pid_, *most_memory);
+    return;
+  }
   pid_ = -1;
   throw ConfigError(
       fmt::format("cannot start {} for {}: {}; install Python with the modules that it needs, or set CONCORD_PYTHON to "

@@ -1,9 +1,12 @@
 // A Python script of the program's own, running: CONCORD_PYTHON, else python3, with the text of the script, so that no
-// file beside the program is needed.
+// file beside the program is needed. Modules come from that Python and from the absolute entries of PYTHONPATH, never
+// from the working folder, which holds data.
 #pragma once
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,9 +18,10 @@ namespace concord {
 // when ours dies, if it reads its input. Threads: one at a time.
 class PythonProcess {
  public:
-  // |purpose| ("the tokenizer t.json") is for messages. Throws ConfigError if Python cannot be started, with what to
-  // do.
-  PythonProcess(const char* script, const std::vector<std::string>& arguments, const std::string& purpose);
+  // |purpose| ("the tokenizer t.json") is for messages. |most_memory| limits its address space, in bytes. Throws
+  // ConfigError if Python cannot be started, with what to do.
+  PythonProcess(const char* script, const std::vector<std::string>& arguments, const std::string& purpose,
+                std::optional<uint64_t> most_memory = std::nullopt);
   ~PythonProcess();
   PythonProcess(const PythonProcess&) = delete;
   PythonProcess& operator=(const PythonProcess&) = delete;

@@ -69,13 +69,15 @@ void TokenizerPipe::wait_for(int fd, short events) {
     const int ready = ::poll(&wanted, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
     if (ready > 0) return;
     if (ready < 0 && errno != EINTR) fail(fmt::format("cannot be polled: {}", std::strerror(errno)));
-    if (ready == 0 && left <= 0) {
-      fail(
-          fmt::format("has not answered for {} s; check its output above, or, if it only needs more time, increase "
-                      "CONCORD_TOKENIZER_TIMEOUT (seconds)",
-                      std::chrono::duration<double>(allowed_).count()));
-    }
+    if (ready == 0 && left <= 0) fail_to_answer(allowed_);
   }
+}
+
+void TokenizerPipe::fail_to_answer(std::chrono::milliseconds waited) const {
+  fail(
+      fmt::format("has not answered for {} s; check its output above, or, if it only needs more time, increase "
+                  "CONCORD_TOKENIZER_TIMEOUT (seconds)",
+                  std::chrono::duration<double>(waited).count()));
 }
 
 void TokenizerPipe::send(std::string_view bytes) {
@@ -95,7 +97,10 @@ void TokenizerPipe::receive(void* to, size_t count) {
     const ssize_t got = ::read(from_.get(), at, count);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
-    if (got == 0) fail("exited before answering; see its output above");
+    if (got == 0)
+      fail(
+          "exited before answering; see its output above. If it ran out of memory, increase CONCORD_TOKENIZER_MEMORY "
+          "(GiB)");
     at += got;
     count -= static_cast<size_t>(got);
   }
@@ -103,8 +108,10 @@ void TokenizerPipe::receive(void* to, size_t count) {
 
 TokenizerGreeting TokenizerPipe::read_greeting() {
   std::string line;
+  const Clock::time_point end = Clock::now() + patience_;
   for (char letter = 0; letter != '\n'; line += letter) {
     if (line.size() == kLongestGreeting) fail(fmt::format("sent a first line of more than {} bytes", kLongestGreeting));
+    if (Clock::now() > end) fail_to_answer(patience_);
     receive(&letter, 1);
   }
   line.pop_back();

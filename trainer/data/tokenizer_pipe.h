@@ -54,6 +54,7 @@ class TokenizerPipe {
   std::optional<std::vector<int64_t>> receive_ids(std::optional<std::string>* refusal);
   void wait_for(int fd, short events);
   [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn]] void fail_to_answer(std::chrono::milliseconds waited) const;
 
   UniqueFd from_;
   UniqueFd to_;  // closed first: the other side ends at the end of its input

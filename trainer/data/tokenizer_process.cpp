@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/config_error.h"
+#include "core/input_file.h"
 #include "core/quoted.h"
 
 namespace concord {
@@ -24,31 +25,42 @@ std::string tokenizer_file(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
   const std::string file = fs::is_directory(path, ignored) ? (fs::path(path) / "tokenizer.json").string() : path;
-  if (fs::is_regular_file(file, ignored)) return file;
-  throw ConfigError(
-      fmt::format("tokenizer {} not found; use 'byte', a tokenizer.json, or a folder that contains one", file));
+  if (!fs::exists(file, ignored)) {
+    throw ConfigError(
+        fmt::format("tokenizer {} not found; use 'byte', a tokenizer.json, or a folder that contains one", file));
+  }
+  InputFile(file, "use 'byte', a tokenizer.json, or a folder that contains one");
+  return file;
 }
 
 namespace {
 
+// The number in the environment variable |name|, else |fallback|.
+double setting(const char* name, const char* unit, double fallback) {
+  constexpr double kMost = 1e6;
+  const char* const given = std::getenv(name);
+  if (given == nullptr || *given == '\0') return fallback;
+  char* end = nullptr;
+  const double number = std::strtod(given, &end);
+  if (*end == '\0' && number > 0 && number <= kMost) return number;
+  throw ConfigError(fmt::format("{} is {}; must be a number of {} > 0 and <= {:g}", name, quoted(given), unit, kMost));
+}
+
 // How long the process may be silent. HF's module is imported within seconds, even from a slow disk.
 std::chrono::milliseconds patience() {
-  constexpr double kSeconds = 120, kMost = 1e6;
-  const char* const given = std::getenv("CONCORD_TOKENIZER_TIMEOUT");
-  if (given == nullptr || *given == '\0') return std::chrono::milliseconds(static_cast<int64_t>(kSeconds * 1000));
-  char* end = nullptr;
-  const double seconds = std::strtod(given, &end);
-  if (*end != '\0' || !(seconds > 0 && seconds <= kMost)) {
-    throw ConfigError(fmt::format("CONCORD_TOKENIZER_TIMEOUT is {}; must be a number of seconds > 0 and <= {:g}",
-                                  quoted(given), kMost));
-  }
+  const double seconds = setting("CONCORD_TOKENIZER_TIMEOUT", "seconds", 120);
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
+}
+
+// The address space of the process: far more than tokenizers take, and less than what a hostile file would.
+uint64_t most_memory() {
+  return static_cast<uint64_t>(setting("CONCORD_TOKENIZER_MEMORY", "GiB", 16) * (int64_t{1} << 30));
 }
 
 }  // namespace
 
 TokenizerProcess::TokenizerProcess(const std::string& path, const std::string& chat_template)
-    : file_(tokenizer_file(path)), process_(kScript, {file_, chat_template}, "the tokenizer " + file_) {
+    : file_(tokenizer_file(path)), process_(kScript, {file_, chat_template}, "the tokenizer " + file_, most_memory()) {
   pipe_ = std::make_unique<TokenizerPipe>(
       process_.take_input(), process_.take_output(),
       fmt::format("the tokenizer process ({}, pid {})", process_.python(), process_.pid()), patience());

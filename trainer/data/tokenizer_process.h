@@ -23,7 +23,8 @@ std::string tokenizer_file(const std::string& path);
 // add_special_tokens=False), and of transformers' apply_chat_template.
 //
 // The process ends with the object, and when ours dies: its input closes; one that does not is killed. One that says
-// nothing for CONCORD_TOKENIZER_TIMEOUT seconds (120) is an error. Threads: one at a time; several objects, each
+// nothing for CONCORD_TOKENIZER_TIMEOUT seconds (120) is an error, as is one that needs more than
+// CONCORD_TOKENIZER_MEMORY GiB (16), and a file that is not a regular one or has more than 256 MiB. Threads: one at a time; several objects, each
 // in its own thread, work at the same time.
 class TokenizerProcess : public Tokenizer {
  public:

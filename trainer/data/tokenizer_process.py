@@ -26,8 +26,10 @@ sys.path[:] = [folder for folder in sys.path if folder]  # the working folder ho
 import json
 import os
 import re
+import stat
 from array import array
 
+LARGEST_FILE = 256 << 20  # bytes
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]")
 REFUSED = 0xFFFFFFFF
 OPEN, CLOSE = "\ue000", "\ue001"  # around control tokens that come from a message; private, and removed from messages
@@ -35,6 +37,23 @@ OPEN, CLOSE = "\ue000", "\ue001"  # around control tokens that come from a messa
 
 class Refused(Exception):
     pass
+
+
+def reason(error):
+    if isinstance(error, MemoryError):
+        return "out of memory; increase CONCORD_TOKENIZER_MEMORY (GiB) if this is not an error of the file"
+    return str(error) or type(error).__name__
+
+
+def read_text(path):
+    """All of a regular file. Opening a pipe would wait for its writer, and a device may never end."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+        state = os.fstat(file.fileno())
+        if not stat.S_ISREG(state.st_mode):
+            raise OSError("is not a regular file; only regular files can be read")
+        if state.st_size > LARGEST_FILE:
+            raise OSError(f"has {state.st_size} bytes; the limit for tokenizer files is {LARGEST_FILE}")
+        return file.read(LARGEST_FILE).decode()
 
 
 def greet(value):
@@ -50,9 +69,10 @@ def load(path):
                                          "install it (pip install tokenizers), or set "
                                          "CONCORD_PYTHON to a Python that has it"}))
     try:
-        return Tokenizer.from_file(path), Tokenizer.from_file(path)
+        text = read_text(path)
+        return Tokenizer.from_str(text), Tokenizer.from_str(text)
     except Exception as error:
-        raise SystemExit(greet({"error": f"tokenizers cannot read {path}: {error}"}))
+        raise SystemExit(greet({"error": f"tokenizers cannot read {path}: {reason(error)}"}))
 
 
 def exactly(count):
@@ -84,10 +104,9 @@ def read_json(path):
     if not os.path.exists(path):
         return {}
     try:
-        with open(path, encoding="utf-8") as file:
-            value = json.load(file)
-    except (OSError, ValueError, RecursionError) as error:
-        raise Refused(f"cannot read {path}: {error}")
+        value = json.loads(read_text(path))
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        raise Refused(f"cannot read {path}: {reason(error)}")
     return value if isinstance(value, dict) else {}
 
 
@@ -96,10 +115,9 @@ def find_template(folder, given):
     path = given or os.path.join(folder, "chat_template.jinja")
     if given or os.path.exists(path):
         try:
-            with open(path, encoding="utf-8") as file:
-                return file.read(), path
-        except (OSError, UnicodeDecodeError) as error:
-            raise Refused(f"cannot read the chat template {path}: {error}")
+            return read_text(path), path
+        except (OSError, UnicodeDecodeError, MemoryError) as error:
+            raise Refused(f"cannot read the chat template {path}: {reason(error)}")
     path = os.path.join(folder, "tokenizer_config.json")
     template = read_json(path).get("chat_template")
     if isinstance(template, list):  # several, by name
@@ -192,7 +210,7 @@ class Chats:
         except Refused:
             raise
         except Exception as error:
-            raise Refused(f"the chat template of {self.place} is not valid: {error}")
+            raise Refused(f"the chat template of {self.place} is not valid: {reason(error)}")
         self.has_spans = re.search(r"\{%-?\s*generation\s*-?%\}", self.text) is not None
         added = self.plain.get_added_tokens_decoder().values()
         control = [token.content for token in added
@@ -214,7 +232,7 @@ class Chats:
             return self.render_values(messages=messages, tools=tools, documents=None, add_generation_prompt=answer,
                                       **self.values)
         except Exception as error:
-            raise Refused(f"the chat template of {self.place} cannot render the conversation: {error}")
+            raise Refused(f"the chat template of {self.place} cannot render the conversation: {reason(error)}")
 
     def encode(self, text):
         """Ids, and for each the characters of |text| that it stands for."""
@@ -301,7 +319,7 @@ CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 PIECES = {CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + REST: "qwen2",
           CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + REST: "llama3"}
-MOST_ADDED = 1 << 15  # bytes of all added tokens together
+MOST_ADDED = 1 << 15  # bytes of all added tokens together, as the greeting has them
 
 
 def piece_rule(path):
@@ -312,7 +330,7 @@ def piece_rule(path):
     added = [token["content"] for token in settings.get("added_tokens") or []]
     if model.get("type") != "BPE" or unusual or (settings.get("normalizer") or {"type": "NFC"}) != {"type": "NFC"}:
         return None, []
-    if sum(len(token.encode()) for token in added) > MOST_ADDED:
+    if len(json.dumps(added)) > MOST_ADDED:
         return None, []
     whole = [cut] if cut.get("type") != "Sequence" else cut.get("pretokenizers") or []
     last = whole[-1] if whole else {}

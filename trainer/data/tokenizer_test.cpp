@@ -3,11 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "trainer/data/records.h"
 #include "trainer/data/testing/folder.h"
 #include "trainer/data/tokenizer_pipe.h"
 #include "trainer/data/tokenizer_process.h"
@@ -45,8 +47,8 @@ class Encoding:
 class Tokenizer:
     encode_special_tokens = False
     @staticmethod
-    def from_file(path):
-        if 'bad' in open(path).read(): raise ValueError('no tokenizer')
+    def from_str(text):
+        if 'bad' in text: raise ValueError('no tokenizer')
         return Tokenizer()
     def no_truncation(self): pass
     def no_padding(self): pass
@@ -54,6 +56,7 @@ class Tokenizer:
     def token_to_id(self, name): return {'</s>': 9}.get(name)
     def encode_batch(self, texts, add_special_tokens):
         if 'die' in texts: raise SystemExit(3)
+        if 'fill' in texts: bytearray(4 << 30)
         front = [5] if add_special_tokens else []
         return [Encoding(front + [0 if c == '#' else ord(c) + 1 for c in text]) for text in texts]
     def decode(self, ids, skip_special_tokens):
@@ -131,6 +134,50 @@ TEST_F(TokenizerProcessTest, AProcessThatEndsIsAnErrorAndNotAHang) {
   TokenizerProcess tokenizer(folder_.path());
   EXPECT_THROW(tokenizer.encode({"die"}), std::runtime_error);
   EXPECT_THROW(tokenizer.encode({"more"}), std::runtime_error);
+}
+
+TEST_F(TokenizerProcessTest, AFileThatIsNotARegularOneIsRefusedWithoutWaitingForIt) {
+  const Environment timeout("CONCORD_TOKENIZER_TIMEOUT", "20");  // would end a wait for the pipe's writer
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}]})";
+  ASSERT_EQ(::mkfifo((folder_ / "chat_template.jinja").c_str(), 0600), 0);
+  EXPECT_THAT(config_error([&] { TokenizerProcess(folder_.path()).encode_questions({chat}); }),
+              HasSubstr("chat_template.jinja: is not a regular file"));
+  ASSERT_EQ(::mkfifo((folder_ / "tokenizer_config.json").c_str(), 0600), 0);
+  EXPECT_THAT(config_error([&] { TokenizerProcess{folder_.path()}; }),
+              HasSubstr("tokenizer_config.json: is not a regular file"));
+  std::filesystem::remove(folder_ / "tokenizer.json");
+  ASSERT_EQ(::mkfifo((folder_ / "tokenizer.json").c_str(), 0600), 0);
+  EXPECT_THAT(config_error([&] { TokenizerProcess{folder_.path()}; }), HasSubstr("is not a regular file but a pipe"));
+}
+
+TEST_F(TokenizerProcessTest, AFileBeyondTheLimitIsRefused) {
+  std::filesystem::resize_file(folder_ / "tokenizer.json", (256 << 20) + 1);  // a hole
+  EXPECT_THAT(config_error([&] { TokenizerProcess{folder_.path()}; }),
+              HasSubstr("has 268435457 bytes; the limit for tokenizer files is 268435456"));
+}
+
+// The stand-in allocates 4 GiB, which it does not touch.
+TEST_F(TokenizerProcessTest, MemoryBeyondTheLimitIsAnErrorThatNamesIt) {
+  const Environment memory("CONCORD_TOKENIZER_MEMORY", "2");
+  TokenizerProcess tokenizer(folder_.path());
+  EXPECT_EQ(tokenizer.encode({"a"}).at(0).size(), 1U);
+  EXPECT_THAT([&] { tokenizer.encode({"fill"}); },
+              ::testing::ThrowsMessage<std::runtime_error>(HasSubstr("increase CONCORD_TOKENIZER_MEMORY")));
+}
+
+// Every helper is started so; each entry of PYTHONPATH but one names the working folder.
+TEST_F(TokenizerProcessTest, PythonRunsNothingFromTheWorkingFolder) {
+  const Folder working;
+  for (const char* module : {"sitecustomize.py", "usercustomize.py", "json.py", "tokenizers.py"})
+    write_file(working / module, "open('" + working / "ran" + "', 'w')\nraise SystemExit('from the working folder')");
+  const Environment path("PYTHONPATH", ":" + folder_.path() + "::.:");
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(working.path());
+  TokenizerProcess tokenizer(folder_.path());
+  EXPECT_EQ(tokenizer.encode({"a"}), (std::vector<std::vector<int64_t>>{{98}}));
+  EXPECT_EQ(read_records(write_file(working / "a.json", "[1]")), "1\n");
+  std::filesystem::current_path(before);
+  EXPECT_FALSE(std::filesystem::exists(working / "ran"));
 }
 
 // Says nothing and does not end with its input, either.

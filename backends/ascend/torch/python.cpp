@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "platform/base/python_path.hpp"
+
 namespace concord::ascend::torch_side {
 namespace {
 
@@ -110,6 +112,9 @@ void start_python(const std::string& torch_folder, Packages packages) {
   const auto running = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsInitialized"));
   if (running != nullptr && running() != 0) return;
   const Python python = functions_of(load_libpython(torch_folder));
+  if (const char* const path = std::getenv("PYTHONPATH")) {
+    ::setenv("PYTHONPATH", absolute_python_path(path).c_str(), 1);
+  }
   python.initialize(0);  // without its signal handlers: the program has its own
   const fs::path torch = fs::path(torch_folder).parent_path();
   const std::string text = packages == Packages::kStub ? replaced(kStubs, "TORCH_FILE", quoted(torch / "__init__.py"))
