@@ -40,6 +40,7 @@ using safetensors::FilePart;
 using safetensors::Weights;
 
 constexpr int64_t kPieceElements = 1 << 19;
+constexpr const char* kConfigFile = "config.json";
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 constexpr int64_t kMostWriters = 4;
 
@@ -70,6 +71,7 @@ class Conversion {
 
   Converted run() {
     check_folders(from_, to_);
+    find_other_files();
     weights_ = std::make_unique<Weights>(from_);
     check_types();
     if (options_.average) open_average();
@@ -242,23 +244,33 @@ class Conversion {
     if (progress_) progress_(done_, plan_.total_bytes);
   }
 
+  // Refuses files that cannot be copied before a tensor is written.
+  void find_other_files() {
+    for (const fs::directory_entry& entry : fs::directory_iterator(from_)) {
+      const std::string name = entry.path().filename().string();
+      const bool is_config = name == kConfigFile;
+      if (!is_config && (!is_carried_file(name) || entry.is_directory())) continue;
+      InputFile(entry.path());
+      other_files_.push_back(name);
+    }
+  }
+
   void write_other_files() {
     if (plan_.has_index()) {
       write_file_durably(temporary_ + "/" + safetensors::kIndexFile,
                          safetensors::index_json(plan_.file_of, plan_.total_bytes));
     }
-    for (const fs::directory_entry& entry : fs::directory_iterator(from_)) {
-      const std::string name = entry.path().filename().string(), target = temporary_ + "/" + name;
-      if (!entry.is_regular_file()) continue;
-      if (name == "config.json" && options_.dtype) {
-        const std::string text = InputFile(entry.path()).read(kMaxConfigBytes, "a model's config");
-        if (!parse_json<nlohmann::json>(text, entry.path()).is_object()) {
-          throw ConfigError(fmt::format("{}: is not a JSON object", entry.path().string()));
-        }
-        write_file_durably(target, with_dtype(text, torch_name(*options_.dtype)));
-      } else if (name == "config.json" || is_carried_file(name)) {
-        copy_file_durably(entry.path(), target);
+    for (const std::string& name : other_files_) {
+      const std::string source = from_ + "/" + name, target = temporary_ + "/" + name;
+      if (name != kConfigFile || !options_.dtype) {
+        copy_file_durably(source, target);
+        continue;
       }
+      const std::string text = InputFile(source).read(kMaxConfigBytes, "a model's config");
+      if (!parse_json<nlohmann::json>(text, source).is_object()) {
+        throw ConfigError(fmt::format("{}: is not a JSON object", source));
+      }
+      write_file_durably(target, with_dtype(text, torch_name(*options_.dtype)));
     }
   }
 
@@ -269,6 +281,7 @@ class Conversion {
   std::unique_ptr<Weights> averages_;
   bool has_average_ = false;
   std::optional<AdapterDelta> adapter_;
+  std::vector<std::string> other_files_;  // names of the files to copy besides tensors
   HfFolderPlan plan_;
   std::string temporary_;
   std::vector<std::unique_ptr<FilePart>> files_;

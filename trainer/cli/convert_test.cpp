@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -108,6 +109,21 @@ TEST_F(Convert, RefusesWhatWouldLoseSomething) {
   fs::create_directory(path("empty"));
   EXPECT_EQ(convert("model", "empty").code, 0) << "nothing is lost";
   EXPECT_EQ(convert("model", "model-next-to-it").code, 0) << "a longer name is another folder";
+}
+
+TEST_F(Convert, RefusesAModelWhoseFilesCannotBeCopied) {
+  fs::create_directory(path("model/tokenizer_backup"));
+  EXPECT_EQ(convert("model", "first").code, 0) << "a folder is not a file of the model";
+  for (const char* name : {"config.json", "tokenizer.json"}) {
+    const std::string file = path("model") + "/" + name;
+    fs::rename(file, path("kept"));
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    const Ended ended = convert("model", "new");
+    EXPECT_EQ(ended.code, 2);
+    EXPECT_THAT(ended.err, AllOf(HasSubstr(name), HasSubstr("is not a regular file but a pipe")));
+    EXPECT_FALSE(fs::exists(path("new")));
+    fs::rename(path("kept"), file);
+  }
 }
 
 TEST_F(Convert, SaysWhatIsWrongWithTheArguments) {

@@ -114,7 +114,7 @@ TokenizerFiles files_in(const fs::path& folder) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (is_tokenizer_file(name) && entry.is_regular_file(error)) files.emplace_back(name, read_whole(entry.path()));
+    if (is_tokenizer_file(name) && !entry.is_directory(error)) files.emplace_back(name, read_whole(entry.path()));
   }
   std::sort(files.begin(), files.end());
   return files;

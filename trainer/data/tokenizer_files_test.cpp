@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -47,6 +48,16 @@ TEST(TokenizerFiles, AreThoseOfTheFolderAndNothingElseOfIt) {
   EXPECT_EQ(tokenizer_files(folder.path()), expected);
   EXPECT_EQ(tokenizer_files(folder / "tokenizer.json"), expected);
   EXPECT_EQ(tokenizer_files(folder / "model.safetensors"), (TokenizerFiles{{"tokenizer.json", "model.safetensors"}}));
+}
+
+TEST(TokenizerFiles, ThatCannotBeReadAreRefusedAndNotLeftOut) {
+  const Folder folder;
+  write_file(folder / "tokenizer.json", "{}");
+  std::filesystem::create_directory(folder / "tokenizer_backup");
+  EXPECT_EQ(names_of(tokenizer_files(folder.path())), (std::vector<std::string>{"tokenizer.json"}));
+  ASSERT_EQ(::mkfifo((folder / "tokenizer_config.json").c_str(), 0600), 0);
+  EXPECT_THAT(config_error([&] { tokenizer_files(folder.path()); }),
+              ::testing::HasSubstr("tokenizer_config.json: is not a regular file but a pipe"));
 }
 
 TEST(TokenizerFiles, OfTextThatTrainingReadsItselfAreItsTokenizers) {
