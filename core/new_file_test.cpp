@@ -60,6 +60,9 @@ TEST(Resources, WhatRanOutIsNamedWithItsLimit) {
       "CUDA out of memory. Tried to allocate 2.32 GiB.\nException raised from malloc at x.cpp");
   EXPECT_THAT(*what_is_short(device), AllOf(StartsWith("CUDA out of memory. Tried to allocate 2.32 GiB. To train"),
                                             HasSubstr("recompute_modules"), Not(HasSubstr("Exception"))));
+  EXPECT_EQ(
+      without_backtrace("a size overflows\nException raised from f at x.cpp:3 (most recent call first):\nframe #0"),
+      "a size overflows");
 }
 
 // One process at a time; who waits for long is told.

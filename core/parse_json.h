@@ -13,6 +13,10 @@ namespace concord {
 // follows. |place| ("config.json") begins the sentence.
 void refuse_zero_byte(std::string_view text, const std::string& place);
 
+// What |error| says, without the library's own words about itself: "the key 'name' is missing", "type must be string, but
+// is number". One short line.
+std::string json_reason(const nlohmann::json::exception& error);
+
 // The value that |text| is, all of it, as nlohmann::json or ordered_json. |each| as the library calls it, while it
 // reads. Throws ConfigError if it is none.
 template <class Json = nlohmann::json>

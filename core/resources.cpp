@@ -29,9 +29,8 @@ std::string memory_text() {
 constexpr std::string_view kDeviceIsFull = "out of memory. Tried to allocate";
 
 std::string device_memory_text(std::string_view said) {
-  said = said.substr(0, said.find("\nException raised from"));  // libtorch's own calls follow
   constexpr size_t kLongest = 2000;
-  return one_line(said, kLongest) +
+  return one_line(without_backtrace(said), kLongest) +
          " To train with less memory, use a smaller per_device_train_batch_size with more "
          "gradient_accumulation_steps, which trains the same; keep less of the forward pass (recompute_granularity "
          "selective with recompute_modules layernorm,mlp_act,moe_act costs little, full saves most); or use more ranks "
@@ -55,11 +54,15 @@ std::string files_text() {
 
 }  // namespace
 
+std::string_view without_backtrace(std::string_view said) {
+  return said.substr(0, said.find("\nException raised from"));
+}
+
 std::optional<std::string> what_is_short(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return memory_text();
   // libtorch's own message for host memory.
   if (std::string_view(error.what()).find("can't allocate memory") != std::string_view::npos)
-    return memory_text() + " (" + one_line(error.what()) + ")";
+    return memory_text() + " (" + one_line(without_backtrace(error.what())) + ")";
   if (std::string_view(error.what()).find(kDeviceIsFull) != std::string_view::npos)
     return device_memory_text(error.what());
   const auto* system = dynamic_cast<const std::system_error*>(&error);

@@ -4,6 +4,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace concord {
 
@@ -11,5 +12,8 @@ namespace concord {
 // the limit that holds here and what to do; the libraries say no more than "bad_alloc" or "Resource temporarily
 // unavailable". None for any other error. Threads: any; reads limits and /proc.
 std::optional<std::string> what_is_short(const std::exception& error);
+
+// What libtorch said, without the list of its own calls that follows the message. Pure.
+std::string_view without_backtrace(std::string_view said);
 
 }  // namespace concord

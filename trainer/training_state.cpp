@@ -12,7 +12,6 @@
 #include "core/config_error.h"
 #include "core/input_file.h"
 #include "core/parse_json.h"
-#include "core/quoted.h"
 
 namespace concord {
 namespace {
@@ -249,7 +248,7 @@ TrainingState parse_training_state(const std::string& json, const std::string& f
   try {
     return state_of(document);
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(fmt::format("{}: is not the metadata of a checkpoint: {}", file, one_line(error.what(), 300)));
+    throw ConfigError(fmt::format("{}: is not the metadata of a checkpoint: {}", file, json_reason(error)));
   } catch (const ConfigError& error) {
     throw ConfigError(fmt::format("{}: {}", file, error.what()));
   }

@@ -20,7 +20,7 @@ using nlohmann::json;
 
 constexpr int kDeepest = 32;
 constexpr uint64_t kLargestFile = 16 << 20;
-constexpr IntegerRange kVocabulary{1, int64_t{1} << 31};
+constexpr IntegerRange kVocabulary{1, (int64_t{1} << 31) - 1};  // token ids are int32 in data
 constexpr IntegerRange kSize{1, int64_t{1} << 24};
 constexpr IntegerRange kLayers{1, int64_t{1} << 16};
 constexpr IntegerRange kHeads{1, int64_t{1} << 16};

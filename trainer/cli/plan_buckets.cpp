@@ -87,7 +87,7 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
                             parse_dtype(entry.value("dtype", dtype), where), entry.value("expert", false)});
     } catch (const json::exception& error) {
       throw ConfigError(fmt::format("{}: {}; expected {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}",
-                                    where, one_line(error.what())));
+                                    where, json_reason(error)));
     }
   }
   return parameters;

@@ -40,7 +40,11 @@ TEST(PlanBuckets, RefusesWhatIsNoSuchList) {
   EXPECT_THAT(error_of(R"([{"name": "w", "shape": [1.5]}])"), HasSubstr("a size is 1.5"));
   EXPECT_THAT(error_of(R"([{"name": "w", "shape": [18446744073709551615]}])"),
               HasSubstr("a size is 18446744073709551615"));
-  EXPECT_THAT(error_of("[{}]"), HasSubstr("list.json: parameter 0"));
+  EXPECT_THAT(error_of("[{}]"), HasSubstr("list.json: parameter 0: the key 'name' is missing; expected {"));
+  EXPECT_THAT(error_of(R"([{"name": 3}])"), HasSubstr("list.json: parameter 0: type must be string, but is number"));
+  EXPECT_THAT(error_of(R"([{"name": "w", "elements": [-1e309]}])"),
+              HasSubstr("list.json: 'elements' is -1e309; a number must be at most 1.79e308 in magnitude"));
+  EXPECT_THAT(error_of("[1e400]"), HasSubstr("list.json: a number is 1e400"));
   EXPECT_THAT(error_of(R"([{"name": "w"}])"), HasSubstr("neither"));
   EXPECT_THAT(error_of(R"([{"name": "w", "elements": 1, "dtype": "i8"}])"), HasSubstr("one of f32, bf16, f16"));
   EXPECT_THAT(error_of(R"([{"name": "w", "shape": [4294967296, 4294967296]}])"), HasSubstr("2^63"));

@@ -87,9 +87,9 @@ void open_standard_streams() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
-// Prints the text of an exception, with control characters from outside escaped.
+// Prints the text of an exception, with control characters from outside escaped, and without the calls of libtorch.
 int failed(const std::string& text, int exit_code) {
-  print_error(printable(text));
+  print_error(printable(without_backtrace(text)));
   return exit_code;
 }
 

@@ -9,7 +9,6 @@
 
 #include "core/config_error.h"
 #include "core/parse_json.h"
-#include "core/quoted.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/mapped_file.h"
 #include "trainer/data/output_file.h"
@@ -160,7 +159,7 @@ std::optional<int64_t> end_of_document(const TokenizerFiles& files) {
       if (const std::optional<int64_t> id = id_of(token)) return id;
     }
   } catch (const nlohmann::json::exception& error) {
-    throw ConfigError(fmt::format("{}: {}", kTokenizerFile, one_line(error.what())));
+    throw ConfigError(fmt::format("{}: {}", kTokenizerFile, json_reason(error)));
   }
   return std::nullopt;
 }
