@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -23,6 +24,11 @@ constexpr uint64_t kMostBytes = uint64_t{4} << 30;
 }
 [[noreturn]] void fail_to_write(const std::string& path, int error) {
   throw std::runtime_error(write_error_text(path, error));
+}
+
+bool is_there(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error) || error;
 }
 
 }  // namespace
@@ -69,9 +75,36 @@ void replace_file(const std::string& path, std::string_view text) {
 }
 
 std::string read_if_there(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::exists(path, error) && !error) return "";
+  if (!is_there(path)) return "";
   return InputFile(path).read(kMostBytes, "a file of metrics");
+}
+
+LineReader::LineReader(std::string path) : path_(std::move(path)) {
+  if (is_there(path_)) file_.emplace(path_);
+}
+
+std::optional<std::string_view> LineReader::next() {
+  constexpr size_t kPiece = 1 << 16;
+  while (file_) {
+    const size_t end = text_.find('\n', begin_);
+    if (end != std::string::npos) {
+      const std::string_view line = std::string_view(text_).substr(begin_, end - begin_);
+      begin_ = end + 1;
+      ++number_;
+      return line;
+    }
+    text_.erase(0, begin_);
+    begin_ = 0;
+    const size_t had = text_.size();
+    text_.resize(had + kPiece);
+    const ssize_t got = ::pread(file_->fd(), text_.data() + had, kPiece, static_cast<off_t>(place_));
+    text_.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(path_, "cannot be read", errno);
+    if (got == 0) file_.reset();
+    place_ += static_cast<uint64_t>(std::max<ssize_t>(got, 0));
+  }
+  return std::nullopt;
 }
 
 void make_folder(const std::string& path) {

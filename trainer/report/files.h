@@ -3,9 +3,12 @@
 // and ConfigError for a path that is not a regular file.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
+#include "core/input_file.h"
 #include "platform/base/unique_fd.hpp"
 
 namespace concord {
@@ -34,6 +37,26 @@ void replace_file(const std::string& path, std::string_view text);
 
 // The whole text of |path|; empty if there is no such file.
 std::string read_if_there(const std::string& path);
+
+// Reads a file line by line, in pieces: it never holds more than the longest line and one piece. Threads: one at a time.
+class LineReader {
+ public:
+  explicit LineReader(std::string path);  // no line if there is no such file
+
+  // The next line, without its end; none after the last whole line: a line without its end is not returned. Valid until
+  // the next call. Throws std::runtime_error if the file cannot be read.
+  std::optional<std::string_view> next();
+  int64_t number() const { return number_; }  // of the line that next() returned, counted from 1
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  std::optional<InputFile> file_;
+  std::string text_;  // what was read and not yet returned, from |begin_| on
+  size_t begin_ = 0;
+  uint64_t place_ = 0;  // in the file, of the end of |text_|
+  int64_t number_ = 0;
+};
 
 void make_folder(const std::string& path);  // and those above it
 

@@ -86,7 +86,8 @@ class Fields {
   ordered_json non_finite_;
 };
 
-LoggedStep step_of(Fields fields) {
+LoggedStep step_of(ordered_json line) {
+  Fields fields(std::move(line));
   LoggedStep step;
   step.step = fields.take_whole("step");
   step.epoch = fields.take_or_zero("epoch");
@@ -104,7 +105,8 @@ LoggedStep step_of(Fields fields) {
   return step;
 }
 
-LoggedEval eval_of(Fields fields) {
+LoggedEval eval_of(ordered_json line) {
+  Fields fields(std::move(line));
   LoggedEval eval;
   eval.step = fields.take_whole("step");
   eval.epoch = fields.take_or_zero("epoch");
@@ -142,21 +144,33 @@ int64_t step_of_entry(const Entry& entry) {
   return entry.step;
 }
 
+std::runtime_error invalid_line(const LineReader& lines, const std::string& why) {
+  return std::runtime_error(fmt::format("{}:{}: invalid line of metrics: {}", lines.path(), lines.number(), why));
+}
+
+// What |read| makes of the next line; none at the end.
 template <typename Read>
-void each_line(const std::string& path, Read read) {
-  const std::string text = read_if_there(path);
-  int64_t number = 1;
-  for (size_t start = 0; start < text.size(); ++number) {
-    const size_t end = text.find('\n', start);
-    if (end == std::string::npos) return;  // partial: its end was never written
-    try {
-      read(parse_json<ordered_json>(std::string_view(text).substr(start, end - start), "the line"));
-    } catch (const std::exception& error) {
-      throw std::runtime_error(
-          fmt::format("{}:{}: invalid line of metrics: {}", path, number, one_line(error.what(), 500)));
-    }
-    start = end + 1;
+auto next_entry(LineReader& lines, Read read) {
+  using Entry = decltype(read(ordered_json()));
+  const std::optional<std::string_view> line = lines.next();
+  if (!line) return std::optional<Entry>();
+  try {
+    return std::optional<Entry>(read(parse_json<ordered_json>(*line, "the line")));
+  } catch (const nlohmann::json::exception& error) {
+    throw invalid_line(lines, json_reason(error));
+  } catch (const std::exception& error) {
+    throw invalid_line(lines, one_line(error.what(), 500));
   }
+}
+
+template <typename Entry, typename Read>
+void read_entries(const std::string& path, Read read, std::vector<Entry>* entries) {
+  LineReader lines(path);
+  while (std::optional<Entry> entry = next_entry(lines, read)) entries->push_back(std::move(*entry));
+}
+
+LoggedSample sample_of_line(const ordered_json& line) {
+  return {line.at("step").get<int64_t>(), line.at("prompt").get<std::string>(), line.at("text").get<std::string>()};
 }
 
 template <typename Entry>
@@ -216,16 +230,18 @@ std::string metrics_line(const RankTable& table) {
 RunHistory read_history(const std::string& folder) {
   RunHistory history;
   const std::string here = folder + "/";
-  each_line(here + kMetricsFile, [&](ordered_json line) { history.steps.push_back(step_of(Fields(std::move(line)))); });
-  each_line(here + kEvalMetricsFile,
-            [&](ordered_json line) { history.evals.push_back(eval_of(Fields(std::move(line)))); });
-  each_line(here + kSamplesFile, [&](const ordered_json& line) {
-    history.samples.push_back(
-        {line.at("step").get<int64_t>(), line.at("prompt").get<std::string>(), line.at("text").get<std::string>()});
-  });
-  each_line(here + kRankTimesFile, [&](const ordered_json& line) { history.ranks.push_back(rank_table_of(line)); });
+  read_entries(here + kMetricsFile, step_of, &history.steps);
+  read_entries(here + kEvalMetricsFile, eval_of, &history.evals);
+  read_entries(here + kSamplesFile, sample_of_line, &history.samples);
+  read_entries(here + kRankTimesFile, rank_table_of, &history.ranks);
   return history;
 }
+
+HistoryReader::HistoryReader(const std::string& folder)
+    : steps_(folder + "/" + kMetricsFile), evals_(folder + "/" + kEvalMetricsFile) {}
+
+std::optional<LoggedStep> HistoryReader::next_step() { return next_entry(steps_, step_of); }
+std::optional<LoggedEval> HistoryReader::next_eval() { return next_entry(evals_, eval_of); }
 
 void forget_after(int64_t last_step, const std::string& folder, RunHistory* history) {
   keep_until(last_step, folder + "/" + kMetricsFile, &history->steps);

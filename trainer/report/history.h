@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "trainer/report/files.h"
 #include "trainer/report/rank_times.h"
 
 namespace concord {
@@ -70,6 +71,17 @@ inline constexpr const char* kRankTimesFile = "rank_times.jsonl";
 // From the files in |folder|; missing files are empty. A last line that is incomplete (a power failure) is skipped; any
 // other invalid line throws std::runtime_error with its number.
 RunHistory read_history(const std::string& folder);
+
+// Reads the same steps and evaluations one at a time, in their order. Threads: one at a time.
+class HistoryReader {
+ public:
+  explicit HistoryReader(const std::string& folder);
+  std::optional<LoggedStep> next_step();
+  std::optional<LoggedEval> next_eval();
+
+ private:
+  LineReader steps_, evals_;
+};
 
 // Drops everything after |last_step|, from the value and from the files, for a run that resumes there.
 void forget_after(int64_t last_step, const std::string& folder, RunHistory* history);

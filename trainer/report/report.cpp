@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 
 #include "core/quoted.h"
 #include "trainer/report/files.h"
@@ -30,11 +31,12 @@ RunDescription prepared(RunDescription run) {
   return run;
 }
 
-RunHistory earlier_history(const RunDescription& run) {
+// The last step that the run logged before it was resumed; drops what the files have of later ones.
+LoggedStep last_earlier_step(const RunDescription& run) {
   if (run.first_step == 0) return {};
   RunHistory history = read_history(run.output_dir);
   forget_after(run.first_step, run.output_dir, &history);
-  return history;
+  return history.steps.empty() ? LoggedStep() : history.steps.back();
 }
 
 void add_to(NamedValues* scalars, const std::string& group, const NamedValues& extra) {
@@ -90,14 +92,16 @@ struct TrainingReport::Parts {
   Parts(const RunDescription& description, std::vector<std::unique_ptr<Tracker>> given)
       : run(prepared(description)),
         trackers(std::move(given)),
-        history(earlier_history(run)),
+        last(last_earlier_step(run)),
         metrics(run.output_dir + "/" + kMetricsFile, run.first_step == 0),
         eval_metrics(run.output_dir + "/" + kEvalMetricsFile, run.first_step == 0),
         rank_times(run.output_dir + "/" + kRankTimesFile, run.first_step == 0),
         display(run.terminal, run.progress),
         step(run.first_step),
-        reached(run.first_step),
-        tokens(run.first_tokens > 0 || history.steps.empty() ? run.first_tokens : history.steps.back().tokens) {
+        reached(run.first_step) {
+    if (run.first_tokens > 0) last.tokens = run.first_tokens;
+    std::error_code ignored;
+    if (run.first_step == 0) std::filesystem::remove(run.output_dir + "/" + kSamplesFile, ignored);
     if (run.tensorboard) events = std::make_unique<EventFile>(run.output_dir + "/runs", run.first_step, run.clock());
     progress.max_steps = run.max_steps;
   }
@@ -110,17 +114,16 @@ struct TrainingReport::Parts {
 
   RunDescription run;
   std::vector<std::unique_ptr<Tracker>> trackers;
-  RunHistory history;
+  LoggedStep last;  // the only row in memory: the files have all of them
   AppendFile metrics;
   AppendFile eval_metrics;
   AppendFile rank_times;
-  std::optional<AppendFile> samples;  // opened with the first of them
+  std::optional<AppendFile> samples;  // created with the first of them
   std::unique_ptr<EventFile> events;
   ProgressDisplay display;
   Progress progress;
-  int64_t step;     // last logged step
-  int64_t reached;  // last known step
-  int64_t tokens;
+  int64_t step;             // last logged step
+  int64_t reached;          // last known step
   double step_seconds = 0;  // per step, smoothed
   BestResult best;
 };
@@ -138,10 +141,9 @@ void TrainingReport::Parts::show_notes() {
 }
 
 void TrainingReport::Parts::add_samples(const EvalReport& report) {
-  if (!samples) samples.emplace(run.output_dir + "/" + kSamplesFile, run.first_step == 0);
+  if (!samples) samples.emplace(run.output_dir + "/" + kSamplesFile, /*truncate=*/false);
   for (const auto& [prompt, text] : report.samples) {
-    history.samples.push_back({report.step, prompt, text});
-    samples->append(metrics_line(history.samples.back()) + "\n");
+    samples->append(metrics_line(LoggedSample{report.step, prompt, text}) + "\n");
     display.note(fmt::format("  sample: {} -> {}", one_line(prompt), one_line(text)));
   }
 }
@@ -152,7 +154,7 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
                    .loss = report.loss,
                    .learning_rate = report.learning_rate,
                    .grad_norm = report.grad_norm,
-                   .tokens = tokens + report.tokens,
+                   .tokens = last.tokens + report.tokens,
                    .tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0,
                    .seconds = report.seconds,
                    .memory_bytes = report.memory_bytes,
@@ -162,7 +164,7 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
   const auto count = static_cast<double>(report.tokens);
   const double now = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
                                                 : training_flops(*run.shape, count);
-  entry.flops = now + (history.steps.empty() ? 0 : history.steps.back().flops);
+  entry.flops = now + last.flops;
   if (run.peak_flops > 0 && report.seconds > 0) {
     entry.mfu = model_flops_utilisation(now, report.seconds, run.peak_flops, run.world_size);
   }
@@ -228,11 +230,8 @@ void TrainingReport::on_step(const StepReport& report) {
   parts.display.logged(parts.progress);
   parts.step = entry.step;
   parts.reached = std::max(parts.reached, entry.step);
-  parts.tokens = entry.tokens;
-  parts.history.steps.push_back(entry);
-  if (!report.ranks) return;
-  parts.rank_times.append(metrics_line(*report.ranks) + "\n");
-  parts.history.ranks.push_back(*report.ranks);
+  parts.last = entry;
+  if (report.ranks) parts.rank_times.append(metrics_line(*report.ranks) + "\n");
 }
 
 void TrainingReport::on_eval(const EvalReport& report) {
@@ -253,7 +252,6 @@ void TrainingReport::on_eval(const EvalReport& report) {
   }
   parts.track(tracked(entry));
   parts.display.note(evaluation_line(entry));
-  parts.history.evals.push_back(entry);
   if (!report.samples.empty()) parts.add_samples(report);
 }
 
@@ -262,7 +260,7 @@ void TrainingReport::note(const std::string& text) { parts_->display.note(text);
 void TrainingReport::set_best(const BestResult& best) { parts_->best = best; }
 
 std::string TrainingReport::state_json() const {
-  return trainer_state_json(parts_->run, parts_->history, parts_->reached, parts_->best);
+  return trainer_state_json(parts_->run, parts_->reached, parts_->best);
 }
 
 void TrainingReport::finish(const FinishReport& report) {
@@ -272,14 +270,14 @@ void TrainingReport::finish(const FinishReport& report) {
   parts.eval_metrics.check_there();
   parts.rank_times.check_there();
   replace_file(parts.run.output_dir + "/" + kTrainerStateFile, state_json());
-  if (parts.run.html)
-    replace_file(parts.run.output_dir + "/report.html", report_page(parts.run, parts.history, report));
+  const RunHistory history = read_history(parts.run.output_dir);
+  if (parts.run.html) replace_file(parts.run.output_dir + "/report.html", report_page(parts.run, history, report));
   FinishReport summary = report;
   for (const auto& tracker : parts.trackers) {
     if (std::string text = tracker->finish(); !text.empty()) summary.files.emplace_back(tracker->name(), text);
   }
   parts.show_notes();
-  parts.display.note(summary_text(parts.run, parts.history, summary));
+  parts.display.note(summary_text(parts.run, history, summary));
 }
 
 }  // namespace concord

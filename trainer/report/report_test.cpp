@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -10,7 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "platform/base/sanitizer.hpp"
 #include "trainer/report/files.h"
+
+#if CONCORD_UNDER_ASAN
+#include <sanitizer/allocator_interface.h>
+#endif
 
 namespace concord {
 namespace {
@@ -168,13 +174,49 @@ TEST_F(ReportTest, AResumedRunGoesOnWhereItWas) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_ / "out/run/runs"), {}), 2);
 }
 
+// Bytes that this process has allocated.
+size_t allocated_bytes() {
+#if CONCORD_UNDER_ASAN
+  return __sanitizer_get_current_allocated_bytes();
+#else
+  return ::mallinfo2().uordblks;
+#endif
+}
+
+// Rank 0 must not grow by more than 20 kB per 1,000 steps (tests/soak), which is 20 bytes per row if each is logged.
+TEST_F(ReportTest, ARowTakesNoMemoryOnceItIsWritten) {
+  constexpr int64_t kRows = 400, kMostBytesPerRow = 20;
+  RunDescription run = description();
+  run.progress = ProgressMode::none;
+  run.max_steps = 2 * kRows;
+  TrainingReport report(run);
+  const auto log_rows = [&](int64_t begin, int64_t end) {
+    for (int64_t step = begin; step < end; ++step) {
+      StepReport row = step_at(step);
+      for (int i = 0; i < 12; ++i) row.extra.emplace_back("a_metric_with_a_long_name_" + std::to_string(i), i);
+      row.ranks = RankTable{.first_step = step, .last_step = step, .ranks = {{}, {}}, .stages = {0, 0}};
+      report.on_step(row);
+      if (step % 10 == 0) report.on_eval({.step = step, .loss = 1, .extra = row.extra, .samples = {{"a", "b"}}});
+      if (step % 100 != 0) continue;
+      EXPECT_THAT(report.state_json(), HasSubstr("\"step\":" + std::to_string(step)));
+    }
+  };
+  log_rows(1, kRows);
+  const size_t before = allocated_bytes();
+  log_rows(kRows, 2 * kRows);
+  EXPECT_LE(allocated_bytes(), before + kRows * kMostBytesPerRow);
+}
+
 TEST_F(ReportTest, ANewRunInTheSameFolderStartsEmpty) {
   {
     TrainingReport report(description());
     report.on_step(step_at(2));
+    report.on_eval({.step = 2, .loss = 1, .samples = {{"prompt", "of another run"}}});
   }
   TrainingReport report(description());
   EXPECT_EQ(read("out/run/metrics.jsonl"), "");
+  report.finish({});
+  EXPECT_THAT(read("out/run/report.html"), testing::Not(HasSubstr("of another run")));
 }
 
 TEST_F(ReportTest, ALossThatIsNotFiniteIsReportedEverywhereAndBreaksNothing) {

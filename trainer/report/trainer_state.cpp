@@ -1,12 +1,19 @@
 #include "trainer/report/trainer_state.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 
 namespace concord {
 namespace {
 
 using nlohmann::ordered_json;
+
+std::string state_text(const ordered_json& value, int indent) {
+  return value.dump(indent, ' ', false, ordered_json::error_handler_t::replace);
+}
 
 ordered_json entry_of(const LoggedStep& step) {
   ordered_json entry = {{"epoch", step.epoch}};
@@ -27,50 +34,68 @@ ordered_json entry_of(const LoggedEval& eval) {
   return entry;
 }
 
-// By step; an evaluation comes after the step it follows.
-ordered_json log_history(const RunHistory& history) {
-  ordered_json entries = ordered_json::array();
-  auto eval = history.evals.begin();
-  for (const LoggedStep& step : history.steps) {
-    for (; eval != history.evals.end() && eval->step < step.step; ++eval) entries.push_back(entry_of(*eval));
-    entries.push_back(entry_of(step));
-  }
-  for (; eval != history.evals.end(); ++eval) entries.push_back(entry_of(*eval));
-  return entries;
-}
+// The rows of log_history, and what the state takes from the last of them.
+struct LogRows {
+  explicit LogRows(const RunDescription& run);
 
-double last_epoch(const RunHistory& history) {
-  double epoch = history.steps.empty() ? 0 : history.steps.back().epoch;
-  return history.evals.empty() ? epoch : std::max(epoch, history.evals.back().epoch);
+  std::string text;  // without the brackets
+  double epoch = 0;
+  int64_t tokens;
+  double flops = 0;
+
+ private:
+  void add(const ordered_json& entry, double epoch_of_entry) {
+    text.append(text.empty() ? "\n    " : ",\n    ").append(state_text(entry, -1));
+    epoch = std::max(epoch, epoch_of_entry);
+  }
+};
+
+// By step; an evaluation comes after the step it follows.
+LogRows::LogRows(const RunDescription& run) : tokens(run.first_tokens) {
+  HistoryReader reader(run.output_dir);
+  std::optional<LoggedEval> eval = reader.next_eval();
+  const auto add_evals = [&](int64_t before) {
+    for (; eval && eval->step < before; eval = reader.next_eval()) add(entry_of(*eval), eval->epoch);
+  };
+  while (const std::optional<LoggedStep> step = reader.next_step()) {
+    add_evals(step->step);
+    add(entry_of(*step), step->epoch);
+    tokens = step->tokens;
+    flops = step->flops;
+  }
+  add_evals(std::numeric_limits<int64_t>::max());
 }
 
 }  // namespace
 
-std::string trainer_state_json(const RunDescription& run, const RunHistory& history, int64_t global_step,
-                               const BestResult& best) {
+std::string trainer_state_json(const RunDescription& run, int64_t global_step, const BestResult& best) {
+  LogRows rows(run);
   const ordered_json none = nullptr;
-  const ordered_json state = {
-      {"best_global_step", best.metric ? ordered_json(best.step) : none},
-      {"best_metric", best.metric ? ordered_json(*best.metric) : none},
-      {"best_model_checkpoint", best.checkpoint.empty() ? none : ordered_json(best.checkpoint)},
-      {"epoch", last_epoch(history)},
-      {"eval_steps", run.eval_steps},
-      {"global_step", global_step},
-      {"is_hyper_param_search", false},
-      {"is_local_process_zero", true},
-      {"is_world_process_zero", true},
-      {"log_history", log_history(history)},
-      {"logging_steps", run.logging_steps},
-      {"max_steps", run.max_steps},
-      {"num_input_tokens_seen", history.steps.empty() ? run.first_tokens : history.steps.back().tokens},
-      {"num_train_epochs", run.num_train_epochs},
-      {"save_steps", run.save_steps},
-      {"stateful_callbacks", ordered_json::object()},
-      {"total_flos", history.steps.empty() ? 0 : history.steps.back().flops},
-      {"train_batch_size", run.train_batch_size},
-      {"trial_name", nullptr},
-      {"trial_params", nullptr}};
-  return state.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  const ordered_json state = {{"best_global_step", best.metric ? ordered_json(best.step) : none},
+                              {"best_metric", best.metric ? ordered_json(*best.metric) : none},
+                              {"best_model_checkpoint", best.checkpoint.empty() ? none : ordered_json(best.checkpoint)},
+                              {"epoch", rows.epoch},
+                              {"eval_steps", run.eval_steps},
+                              {"global_step", global_step},
+                              {"is_hyper_param_search", false},
+                              {"is_local_process_zero", true},
+                              {"is_world_process_zero", true},
+                              {"log_history", ordered_json::array()},
+                              {"logging_steps", run.logging_steps},
+                              {"max_steps", run.max_steps},
+                              {"num_input_tokens_seen", rows.tokens},
+                              {"num_train_epochs", run.num_train_epochs},
+                              {"save_steps", run.save_steps},
+                              {"stateful_callbacks", ordered_json::object()},
+                              {"total_flos", rows.flops},
+                              {"train_batch_size", run.train_batch_size},
+                              {"trial_name", nullptr},
+                              {"trial_params", nullptr}};
+  std::string text = state_text(state, 2) + "\n";
+  if (rows.text.empty()) return text;
+  // No string contains this: its quotes would be escaped.
+  constexpr std::string_view kNoRows = "\"log_history\": [";
+  return text.insert(text.find(kNoRows) + kNoRows.size(), std::move(rows.text) + "\n  ");
 }
 
 }  // namespace concord

@@ -9,8 +9,9 @@ namespace concord {
 
 inline constexpr const char* kTrainerStateFile = "trainer_state.json";
 
-// Pure. |global_step| may be ahead of the last step logged. Numbers that are not finite are null.
-std::string trainer_state_json(const RunDescription& run, const RunHistory& history, int64_t global_step,
-                               const BestResult& best = {});
+// |global_step| may be ahead of the last step logged. Numbers that are not finite are null. The rows of log_history are
+// read from the files in run.output_dir (history.h), one at a time: a long run has too many to keep. Throws as
+// read_history().
+std::string trainer_state_json(const RunDescription& run, int64_t global_step, const BestResult& best = {});
 
 }  // namespace concord
