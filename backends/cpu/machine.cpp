@@ -5,8 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
+
+#include "platform/base/host_memory.hpp"
 
 namespace concord::cpu {
 namespace {
@@ -39,21 +40,11 @@ int64_t cgroup_limit() {
                   number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", INT64_MAX));
 }
 
-int64_t cgroup_usage() {
-  return std::max(number_in("/sys/fs/cgroup/memory.current", 0),
-                  number_in("/sys/fs/cgroup/memory/memory.usage_in_bytes", 0));
-}
-
 }  // namespace
 
 int64_t total_memory() { return std::min(physical_memory(), cgroup_limit()); }
 
-int64_t available_memory() {
-  const std::string kib = field_in("/proc/meminfo", "MemAvailable");
-  const int64_t machine = kib.empty() ? physical_memory() : std::strtoll(kib.c_str(), nullptr, 10) * 1024;
-  const int64_t limit = cgroup_limit();
-  return limit == INT64_MAX ? machine : std::min(machine, std::max<int64_t>(limit - cgroup_usage(), 0));
-}
+int64_t available_memory() { return std::min(physical_memory(), available_host_memory().available); }
 
 int32_t core_count() {
   cpu_set_t cores;

@@ -6,6 +6,17 @@
 
 namespace concord {
 
+int64_t offload_bytes(const std::vector<Segment*>& segments, size_t moments) {
+  int64_t bytes = 0;
+  for (const Segment* segment : segments) {
+    const auto type = segment->buffer->values().scalar_type();
+    const size_t values = type == c10::kFloat ? 0 : c10::elementSize(type);
+    const size_t grads = c10::elementSize(segment->buffer->grads().scalar_type());
+    bytes += segment->size() * static_cast<int64_t>(grads + (1 + moments) * sizeof(float) + values);
+  }
+  return bytes;
+}
+
 Offload::Offload(const Device& device, std::vector<Segment*> segments, size_t moments)
     : device_(device), segments_(std::move(segments)), stream_(device), ready_(device), sent_(device) {
   for (Segment* segment : segments_) {

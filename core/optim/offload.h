@@ -12,6 +12,9 @@
 
 namespace concord {
 
+// Host memory that Offload takes for |segments|: gradients, main weights, moments, and parameters of 16 bits.
+int64_t offload_bytes(const std::vector<Segment*>& segments, size_t moments);
+
 // Threads: one at a time.
 class Offload {
  public:

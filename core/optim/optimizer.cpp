@@ -21,6 +21,7 @@
 #include "core/optim/grad_norm.h"
 #include "core/optim/muon.h"
 #include "core/optim/offload.h"
+#include "core/optim/offload_memory.h"
 #include "core/optim/read_state.h"
 #include "core/optim/update_rule.h"
 #include "core/torch/host_copy.h"
@@ -85,6 +86,10 @@ class Optimizer::Impl {
       if (!segment.on_host) allocate(segment);
       const bool is_matrix = for_muon(*segment.parameter);
       (segment.on_host ? on_host : is_matrix ? matrices : on_device_).push_back(&segment);
+    }
+    if (options_.optimizer_cpu_offload) {
+      check_offload_memory(ddp_.job(), offload_bytes(on_host, rule_->moments().size()),
+                           options_.optimizer_offload_fraction);
     }
     if (!on_host.empty()) {
       if (options_.ema_decay > 0 || is_muon()) {

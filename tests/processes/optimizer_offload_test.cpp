@@ -1,8 +1,12 @@
 // The state of an optimizer that is put back into one whose state lives in the host's memory.
 #include <ATen/core/grad_mode.h>
-#include <gtest/gtest.h>
+#include <fmt/core.h>
+#include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <vector>
+
+#include "core/config_error.h"
 
 #include "core/data_parallel/finalize_grads.h"
 #include "core/optim/optimizer.h"
@@ -12,6 +16,10 @@
 
 namespace concord::tests {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 // A network in training, |fraction| of its optimizer offloaded.
 struct Training {
@@ -71,6 +79,28 @@ TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
       }
     });
   }
+}
+
+// The state of the 696 fp32 elements of the network, shared between two ranks: gradients, main weights and two moments.
+TEST(OffloadedOptimizer, IsRefusedOnAllRanksIfTheMachineHasTooLittleMemoryForAllOfThem) {
+  const auto set_limit = [](double bytes) {
+    ::setenv("CONCORD_HOST_MEMORY", fmt::format("{:.17g}", bytes / (1 << 30)).c_str(), 1);
+  };
+  expect_job(2, {}, [&](ParallelContext& job) {
+    constexpr double kBytes = 696 * 4 * sizeof(float);
+    set_limit(kBytes);
+    Training fits(job, at::kFloat, 1);
+    set_limit(kBytes - 1);  // each rank's half alone fits
+    EXPECT_THAT([&] { Training(job, at::kFloat, 1); },
+                ThrowsMessage<ConfigError>(AllOf(HasSubstr("(11136 bytes)"), HasSubstr("for 2 ranks"),
+                                                 HasSubstr("(11135 bytes) are available"),
+                                                 HasSubstr("CONCORD_HOST_MEMORY"), HasSubstr("at most 0.99"))));
+    if (job.rank() == 0) set_limit(1e9);
+    EXPECT_THAT([&] { Training(job, at::kFloat, 1); }, ThrowsMessage<ConfigError>(HasSubstr("rank 1")));
+    Training without(job, at::kFloat, 0);
+    set_limit(-1);
+    EXPECT_THAT([&] { Training(job, at::kFloat, 1); }, ThrowsMessage<ConfigError>(HasSubstr("a number of GiB > 0")));
+  });
 }
 
 }  // namespace
