@@ -23,6 +23,7 @@
 #include "trainer/output_folder.h"
 #include "trainer/parameter_groups.h"
 #include "trainer/resume.h"
+#include "trainer/save_wait.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
 
@@ -577,7 +578,9 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
     }
     return;
   }
+  const bool has_to_wait = save_ && source == SaveJob::Source::copy;
   complete_save();
+  if (has_to_wait) note_save_wait(Clock::now() - begin);
   const std::filesystem::path folder = checkpoint_folder(plan_.arguments.output.dir, state_.global_step);
   if (is_in_the_way(folder)) return;
   check_replicas();
@@ -587,6 +590,7 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
   if (is_kept && !std::filesystem::exists(folder)) {
     pulse_.begins_to_write(state_.global_step, std::filesystem::absolute(folder).string());
   }
+  save_begin_ = Clock::now();
   save_ = parts_.model.start_save(folder, checkpoint_options(), source, save_plan_);
   save_plan_ = save_->plan();
   last_saved_ = state_.global_step;
@@ -671,6 +675,17 @@ void Trainer::complete_save() {
   const PhaseScope phase(&pulse_, RankPhase::writing);
   save_->wait();
   finish_save();
+}
+
+void Trainer::note_save_wait(Clock::duration waited) {
+  const auto in_seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+  const SaveWait wait{.previous = last_saved_,
+                      .step = state_.global_step,
+                      .seconds = in_seconds(Clock::now() - save_begin_),
+                      .waited = in_seconds(waited)};
+  if (has_noted_wait_ || job_.rank() != 0 || !wait.is_noticeable()) return;
+  has_noted_wait_ = true;
+  loader::log(CONCORD_LOG_WARN, "train", to_string(wait));
 }
 
 void Trainer::finish_save() {

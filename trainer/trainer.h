@@ -112,6 +112,7 @@ class Trainer {
   void remember();
   void advance_save();
   void complete_save();
+  void note_save_wait(Clock::duration waited);
   void finish_save();
   void load_best_model();
   TrainingState training_state();
@@ -156,6 +157,8 @@ class Trainer {
   int64_t save_steps_;
   int64_t replicas_checked_ = -1;                                 // after this step
   std::unique_ptr<SaveJob> save_;                                 // the checkpoint that is being written
+  Clock::time_point save_begin_;                                  // when that save began
+  bool has_noted_wait_ = false;                                   // said once that a save waited for the one before it
   std::shared_ptr<const AgreedPlan> save_plan_;                   // of all checkpoints
   SaveJob::Progress save_progress_ = SaveJob::Progress::through;  // of all ranks, as they agree
   MemoryCheckpoints memory_;

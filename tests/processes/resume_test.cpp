@@ -202,7 +202,10 @@ TEST_F(TrainResume, ACheckpointThatIsDueWhileOneIsWrittenIsWaitedForOrSkipped) {
   const auto exists = [&](const std::string& out, int step) {
     return fs::exists(path(out + "/checkpoint-" + std::to_string(step)));
   };
-  EXPECT_THAT(run("waits", every_step), ::testing::Not(HasSubstr("is skipped")));
+  EXPECT_THAT(run("waits", every_step),
+              AllOf(::testing::Not(HasSubstr("is skipped")), HasSubstr("for the checkpoint of step 1, which took"),
+                    HasSubstr("steps between checkpoints (save_steps; here 1)"),
+                    ::testing::Not(HasSubstr("for the checkpoint of step 2"))));
   for (int step = 1; step <= 5; ++step) EXPECT_TRUE(exists("waits", step)) << step;
   EXPECT_THAT(run("skips", every_step + Words{"--async_save_when_busy", "skip"}),
               HasSubstr("the checkpoint of step 2 is skipped: that of step 1 is still being written"));
