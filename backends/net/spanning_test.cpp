@@ -65,13 +65,17 @@ class LocalPort final : public Port {
             Transfer* transfer) override {
     const auto* const from = static_cast<const std::byte*>(data);
     board_.put({rank_, peer, lane}, {header, {from, from + bytes}});
-    *transfer = {.state = Transfer::State::kDone};
+    *transfer = {};
+    transfer->state = Transfer::State::kDone;
   }
   void receive(int32_t peer, Lane lane, void* data, int64_t bytes, Transfer* transfer) override {
     *transfer = {};
     waiting_[{peer, rank_, lane}].push_back({static_cast<std::byte*>(data), bytes, transfer});
   }
-  void flush(int32_t, Transfer* transfer) override { *transfer = {.state = Transfer::State::kDone}; }
+  void flush(int32_t, Transfer* transfer) override {
+    *transfer = {};
+    transfer->state = Transfer::State::kDone;
+  }
 
   void progress(int milliseconds) override {
     bool moved = false;
@@ -96,7 +100,7 @@ class LocalPort final : public Port {
   static void deliver(const Receive& receive, const Switchboard::Message& message) {
     const auto bytes = static_cast<int64_t>(message.data.size());
     if (bytes == receive.bytes) std::copy(message.data.begin(), message.data.end(), receive.data);
-    *receive.transfer = {.state = Transfer::State::kDone, .header = message.header, .bytes = bytes};
+    *receive.transfer = {Transfer::State::kDone, message.header, bytes, ""};
   }
 
   const int32_t rank_;
@@ -282,8 +286,8 @@ TEST_P(SpanningTest, MessagesBetweenRanksArriveInsideAndAcrossHosts) {
       for (int32_t r = 0; r < comm.size(); ++r) {
         if (r == comm.rank()) continue;
         received[static_cast<size_t>(r)].resize(kCount);
-        items.push_back({CONCORD_P2P_SEND, r, sent[static_cast<size_t>(r)].data(), kCount, kInt});
-        items.push_back({CONCORD_P2P_RECV, r, received[static_cast<size_t>(r)].data(), kCount, kInt});
+        items.push_back({CONCORD_P2P_SEND, r, sent[static_cast<size_t>(r)].data(), kCount, kInt, 0});
+        items.push_back({CONCORD_P2P_RECV, r, received[static_cast<size_t>(r)].data(), kCount, kInt, 0});
       }
       comm.batch_p2p(items);
       for (int32_t r = 0; r < comm.size(); ++r) {
