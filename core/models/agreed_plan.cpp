@@ -38,11 +38,11 @@ std::vector<std::string> exchange_lists(const std::string& own, ParallelContext&
   return lists;
 }
 
-// |values| (flat) in chunks: views, without those runs that an earlier stage writes.
-void cut_into_chunks(size_t set, std::vector<ShardRun> runs, const at::Tensor& values,
+// |values| (flat) in chunks of at most |chunk_bytes|: views, without those runs that an earlier stage writes.
+void cut_into_chunks(size_t set, std::vector<ShardRun> runs, const at::Tensor& values, int64_t chunk_bytes,
                      const std::set<std::string>& of_earlier_stages, std::vector<SaveChunk>* chunks) {
   std::erase_if(runs, [&](const ShardRun& run) { return of_earlier_stages.count(run.tensor) > 0; });
-  const int64_t size = values.element_size(), at_once = kChunkBytes / size;
+  const int64_t size = values.element_size(), at_once = chunk_bytes / size;
   for (int64_t begin = 0; begin < values.numel() && !runs.empty(); begin += at_once) {
     const int64_t end = std::min(begin + at_once, values.numel());
     SaveChunk chunk{.set = set, .runs = values.numel() > at_once ? cut_runs(runs, begin, end) : runs};
@@ -91,11 +91,12 @@ std::vector<SaveChunk> own_chunks(const AgreedPlan& plan, std::span<Parameter* c
   for (const Parameter* parameter : parameters) {
     const WrittenPart part = written_part(parameter->spec, context.layout(), context.rank(), options.writers);
     cut_into_chunks(0, part.runs, parameter->used().detach().view({-1}).narrow(0, part.begin, part.end - part.begin),
-                    plan.plan.sets[0].of_earlier_stages, &chunks);
+                    options.chunk_bytes, plan.plan.sets[0].of_earlier_stages, &chunks);
   }
   for (size_t i = 0; i < options.more.size(); ++i) {
     for (const SavedTensors::Part& part : options.more[i].parts) {
-      cut_into_chunks(i + 1, part.runs, part.values, plan.plan.sets[i + 1].of_earlier_stages, &chunks);
+      cut_into_chunks(i + 1, part.runs, part.values, options.chunk_bytes, plan.plan.sets[i + 1].of_earlier_stages,
+                      &chunks);
     }
   }
   return chunks;

@@ -30,7 +30,6 @@ using safetensors::Reader;
 using safetensors::TensorInfo;
 using safetensors::Weights;
 
-constexpr int64_t kWindowBytes = 8 << 20;        // of a file, mapped at a time per thread
 constexpr uint64_t kLeastMappedBytes = 1 << 18;  // smaller values are not worth their own mapping
 constexpr size_t kLeastReadBytes = 1 << 16;      // of a row: shorter ones are not worth a system call each
 
@@ -183,9 +182,10 @@ Found find_all(const Weights& weights, const Parameter& parameter, bool takes_sc
   return found;
 }
 
-// The blocks of a run, none of which covers more than a window of the file, unless a single row does.
-void cut_run(const ShardRun& run, FileBlock block, std::vector<FileBlock>& blocks) {
-  const int64_t window = kWindowBytes / (block.is_decoded() ? sizeof(float) : size_of(block.tensor->dtype));
+// The blocks of a run, none of which covers more than |window_bytes| of the file, unless a single row does.
+void cut_run(const ShardRun& run, FileBlock block, int64_t window_bytes, std::vector<FileBlock>& blocks) {
+  const int64_t element = block.is_decoded() ? int64_t{sizeof(float)} : size_of(block.tensor->dtype);
+  const int64_t window = window_bytes / element;
   const bool is_contiguous = run.run_stride == run.run_length;
   const int64_t row_length = is_contiguous ? run.count : run.run_length;
   const int64_t stride = is_contiguous ? run.count : run.run_stride;
@@ -375,7 +375,7 @@ class FolderLoad {
                .rows = 0,
                .length = 0,
                .stride = 0},
-              *blocks);
+              options_.window_bytes, *blocks);
     }
   }
 

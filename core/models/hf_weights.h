@@ -13,12 +13,15 @@
 
 #include "core/mesh/machines.h"
 #include "core/models/parameter.h"
+#include "core/models/save_chunks.h"
 #include "core/safetensors/header.h"
 #include "core/safetensors/index.h"
 
 namespace concord {
 
 class ParallelContext;
+
+inline constexpr int64_t kWindowBytes = 8 << 20;  // default of HfLoadOptions::window_bytes
 
 struct HfLoadOptions {
   std::string stem = safetensors::kModelStem;  // what the names of the files begin with
@@ -40,12 +43,14 @@ struct HfLoadOptions {
   // experts) need alike, each reads a share and sends it to the others (shared_read.h), and where one rank fails, all
   // throw. Nothing is mapped then. Null: each rank reads all that it needs.
   ParallelContext* sharing = nullptr;
+  // Bytes of a file that a thread maps or stages at a time; a single row of a block may be longer.
+  int64_t window_bytes = kWindowBytes;
 };
 
 // Fills the parameters' values from |folder| (core/safetensors/index.h: one file or several), each rank separately: it
 // reads its own elements only, through a mapping, and converts from F64, F32, F16, BF16 or scaled 8-bit floats to the
 // parameter's type. Padding becomes 0. Values that are copied stay where they are; with map_files others move. Besides
-// the parameters it holds at most a few mapped or staged windows of 8 MiB, one per thread. Extra tensors called
+// the parameters it holds at most a few mapped or staged windows of |window_bytes|, one per thread. Extra tensors called
 // *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored. Throws ConfigError with the file, the
 // tensor and both values: a missing or extra tensor, another shape, a type that is not a float; and what
 // safetensors::Weights throws. Parameters are unchanged if it does. Returns the bytes of tensors that this rank read
@@ -90,13 +95,15 @@ struct HfSaveOptions {
   // The ranks that write |folder| together, this one among them: those of its machine, where each machine has a folder
   // of its own (core/mesh/machines.h). None: all ranks.
   std::optional<RankRange> writers = std::nullopt;
+  // Bytes that are copied, written or sent to another machine at a time; at least those of one element.
+  int64_t chunk_bytes = kChunkBytes;
 };
 
 // Writes a folder that transformers loads. All ranks of the job call it with their parameters, the same |folder| (on a
 // file system that all of them see; or those of a machine do, with |writers|) and the same options. Tensors have the
 // types of the parameters; padding is not written, nor is a tied output layer. The bytes do not depend on the layout.
 // Each rank writes what it alone has, and its share of what several have, from its place, with several threads; from a
-// device through 16 MiB per thread. Everything is written into a folder next to it, "<folder>.tmp-<nonce>", which takes
+// device through |chunk_bytes| per thread. Everything is written into a folder next to it, "<folder>.tmp-<nonce>", which takes
 // its name at the end when all ranks have succeeded: |folder| is always the old one or the new one (save_folder.h). On
 // an error all ranks throw the same message and the temporary folder is removed; only a rank 0 that dies leaves it
 // behind, and the next save next to it removes it. Throws ConfigError if |folder| exists and may not be replaced, ranks

@@ -17,13 +17,24 @@ namespace concord {
 
 class Landing {
  public:
-  // Copies begin after |copied|: what the chunks point to is complete then.
-  Landing(const Device& device, const Event& copied) : stream_(device), slots_{Slot(device), Slot(device)} {
+  // Copies begin after |copied|: what the chunks point to is complete then. Chunks have at most |chunk_bytes|.
+  Landing(const Device& device, const Event& copied, int64_t chunk_bytes)
+      : stream_(device), slots_{Slot(device, chunk_bytes), Slot(device, chunk_bytes)} {
     copied.make_wait(stream_);
   }
+  // Waits: for copies in flight, which a save that is abandoned leaves; they write into the buffers.
+  ~Landing() {
+    try {
+      stream_.synchronize();
+    } catch (const Error&) {
+      // The device has failed; whoever waits for its work reports it.
+    }
+  }
+  Landing(const Landing&) = delete;
+  Landing& operator=(const Landing&) = delete;
   // How many have been begun and not finished: at most two.
   int64_t under_way() const { return begun_ - finished_; }
-  // Never waits. |chunk| has at most kChunkBytes.
+  // Never waits.
   void begin(const SaveChunk& chunk) {
     const Slot& slot = slots_[begun_++ % 2];
     copy(stream_, slot.buffer.data(), chunk.data, chunk.bytes, CopyKind::kDeviceToHost);
@@ -42,7 +53,7 @@ class Landing {
   static constexpr auto kPoll = std::chrono::microseconds(200);
 
   struct Slot {
-    explicit Slot(const Device& device) : buffer(device.platform(), kChunkBytes), filled(device) {}
+    Slot(const Device& device, int64_t bytes) : buffer(device.platform(), bytes), filled(device) {}
     HostBuffer buffer;
     Event filled;
   };

@@ -78,7 +78,8 @@ uint64_t part_bytes(const std::string& header, const std::vector<SaveChunk>& chu
   return bytes;
 }
 
-void write_part(FilePart* file, const std::string& header, const std::vector<SaveChunk>& chunks, ParallelContext& job) {
+void write_part(FilePart* file, const std::string& header, const std::vector<SaveChunk>& chunks, int64_t chunk_bytes,
+                ParallelContext& job) {
   std::optional<Event> copied;  // what the chunks point to is complete
   std::optional<Landing> landing;
   uint64_t place = 0;
@@ -93,7 +94,7 @@ void write_part(FilePart* file, const std::string& header, const std::vector<Sav
     if (!chunk.on_host && !landing) {
       copied.emplace(job.device());
       copied->record(torch_stream(job.device()));
-      landing.emplace(job.device(), *copied);
+      landing.emplace(job.device(), *copied, chunk_bytes);
     }
     if (!chunk.on_host) landing->begin(chunk);
     add({chunk.on_host ? chunk.data : landing->finish(), static_cast<size_t>(chunk.bytes)});
@@ -212,15 +213,15 @@ std::span<std::byte> writable(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
 }
 
-// Sends the file |own| to its keeper and receives those that are |kept| here, by rank, in pieces.
+// Sends the file |own| to its keeper and receives those that are |kept| here, by rank, |chunk_bytes| at a time.
 void exchange_parts(ParallelContext& job, const std::string& own, int64_t keeper, const std::vector<int64_t>& bytes,
-                    std::map<int64_t, FilePart>* kept, Problem* problem) {
+                    int64_t chunk_bytes, std::map<int64_t, FilePart>* kept, Problem* problem) {
   std::optional<InputFile> file;
   problem->note([&] { file.emplace(own); });
   const int64_t longest = *std::max_element(bytes.begin(), bytes.end());
-  for (int64_t at = 0; at < longest; at += kChunkBytes) {
+  for (int64_t at = 0; at < longest; at += chunk_bytes) {
     const auto empty_piece = [&](int64_t rank) {
-      return at::empty({std::clamp<int64_t>(bytes[static_cast<size_t>(rank)] - at, 0, kChunkBytes)}, at::kByte);
+      return at::empty({std::clamp<int64_t>(bytes[static_cast<size_t>(rank)] - at, 0, chunk_bytes)}, at::kByte);
     };
     std::vector<Transfer> transfers;
     std::map<int64_t, at::Tensor> arriving;
@@ -287,7 +288,7 @@ std::vector<FolderListing> exchange_listings(const FolderListing& own, const Mac
 
 // |name| of |bytes|, from |root| to the first ranks of the machines that lack it. It has its name when it is complete.
 void broadcast_file(const std::string& folder, const std::string& name, uint64_t bytes, int64_t root, bool is_lacking,
-                    ParallelContext& job) {
+                    uint64_t chunk_bytes, ParallelContext& job) {
   const std::string path = folder + "/" + name, partial = fmt::format("{}{}", path, kPartial);
   std::optional<InputFile> from;
   std::optional<FilePart> to;
@@ -299,8 +300,8 @@ void broadcast_file(const std::string& folder, const std::string& name, uint64_t
     to.emplace(partial, FilePart::Mode::create, bytes);
   });
   Problem problem;
-  for (uint64_t at = 0; at < bytes; at += kChunkBytes) {
-    at::Tensor piece = at::empty({static_cast<int64_t>(std::min<uint64_t>(bytes - at, kChunkBytes))}, at::kByte);
+  for (uint64_t at = 0; at < bytes; at += chunk_bytes) {
+    at::Tensor piece = at::empty({static_cast<int64_t>(std::min(bytes - at, chunk_bytes))}, at::kByte);
     if (from) problem.note([&] { read_at(*from, at, writable(piece)); });
     piece = piece.to(job.torch_device());
     job.world_group().broadcast(piece, root).synchronize();
@@ -351,14 +352,14 @@ std::shared_ptr<const AgreedPlan> save_parts(const std::string& folder, std::spa
   std::map<int64_t, FilePart> kept;
   run_together(job, [&] {
     FilePart own(path_of(job.rank()), FilePart::Mode::create, bytes_of_rank(job.rank()));
-    write_part(&own, header, chunks, job);
+    write_part(&own, header, chunks, options.chunk_bytes, job);
     for (int64_t rank = 0; rank < job.world(); ++rank) {
       if (rank == job.rank() || machines.keeper_of(rank) != job.rank()) continue;
       kept.try_emplace(rank, path_of(rank), FilePart::Mode::create, bytes_of_rank(rank));
     }
   });
   Problem problem;
-  exchange_parts(job, path_of(job.rank()), machines.keeper_of(job.rank()), bytes, &kept, &problem);
+  exchange_parts(job, path_of(job.rank()), machines.keeper_of(job.rank()), bytes, options.chunk_bytes, &kept, &problem);
   share_texts(&options, job);
   run_together(job, [&] {
     problem.rethrow();
@@ -390,7 +391,7 @@ std::optional<std::string> whole_save(std::span<const FolderListing> machines) {
   return std::nullopt;
 }
 
-bool gather_parts(const std::string& folder, ParallelContext& job) {
+bool gather_parts(const std::string& folder, ParallelContext& job, int64_t chunk_bytes) {
   const Machines machines = machines_of(job);
   std::vector<FolderListing> listings = exchange_listings(list_folder(folder), machines, job);
   const std::optional<std::string> id = whole_save(listings);
@@ -409,7 +410,8 @@ bool gather_parts(const std::string& folder, ParallelContext& job) {
     const auto has_it = [&](const FolderListing& listing) { return listing.contains(name); };
     if (std::ranges::all_of(listings, has_it)) continue;
     const auto holder = static_cast<size_t>(std::ranges::find_if(listings, has_it) - listings.begin());
-    broadcast_file(folder, name, bytes, machines.first[holder], is_first && !has_it(own), job);
+    broadcast_file(folder, name, bytes, machines.first[holder], is_first && !has_it(own),
+                   static_cast<uint64_t>(chunk_bytes), job);
   }
   return true;
 }

@@ -42,9 +42,9 @@ std::optional<std::string> whole_save(std::span<const FolderListing> machines);
 // written.
 void apply_part(const std::string& path, const std::string& target);
 
-// Gives every machine the files of |folder| that it lacks. False where there are not all of them on the machines that
-// are there.
-bool gather_parts(const std::string& folder, ParallelContext& job);
+// Gives every machine the files of |folder| that it lacks, |chunk_bytes| at a time. Returns false unless the machines
+// have all files together.
+bool gather_parts(const std::string& folder, ParallelContext& job, int64_t chunk_bytes = kChunkBytes);
 // Makes of them what SaveJob would have written, without a manifest, in |target| of every machine; what is there is
 // removed first.
 void assemble_parts(const std::string& folder, const std::string& target, ParallelContext& job);

@@ -16,7 +16,7 @@
 
 namespace concord {
 
-inline constexpr int64_t kChunkBytes = 16 << 20;  // at most
+inline constexpr int64_t kChunkBytes = 16 << 20;  // default of HfSaveOptions::chunk_bytes
 
 // Elements that follow each other in memory, and where they go.
 struct SaveChunk {

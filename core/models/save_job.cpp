@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "core/config_error.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
-#include "core/models/landing.h"
 #include "core/models/saved_texts.h"
 #include "core/paths.h"
 #include "core/threads.h"
@@ -57,17 +55,13 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
   }
   files_.emplace(temporary_folder(folder_, nonce_), plan_->plan);
   std::vector<SaveChunk> chunks = own_chunks(*plan_, parameters, options_, context_);
-  queue_.emplace(options_.memory_limit > 0 ? options_.memory_limit : memory_limit(parameters));
+  writer_.emplace(*files_, context_.device(), options_.chunk_bytes,
+                  options_.memory_limit > 0 ? options_.memory_limit : memory_limit(parameters));
   if (source == Source::copy) copy_on_device(&chunks);
-  if (!context_.torch_device().is_cpu()) {
-    copied_.emplace(context_.device());
-    copied_->record(torch_stream(context_.device()));
-  }
+  if (!context_.torch_device().is_cpu()) writer_->read_after(torch_stream(context_.device()));
   start(&SaveJob::write_part);
   try {
-    if (source == Source::copy) chunks = copy_on_host(std::move(chunks));
-    queue_->push(std::move(chunks));
-    queue_->close();
+    writer_->pass_on(std::move(chunks), source == Source::copy);
   } catch (...) {
     abandon();
     throw;
@@ -104,44 +98,14 @@ void SaveJob::copy_on_device(std::vector<SaveChunk>* chunks) {
   }
 }
 
-// Those that are not copied yet, and passes them on; returns the others.
-std::vector<SaveChunk> SaveJob::copy_on_host(std::vector<SaveChunk> chunks) {
-  const auto end_of_copied = std::stable_partition(chunks.begin(), chunks.end(),
-                                                   [](const SaveChunk& chunk) { return chunk.owner != nullptr; });
-  std::optional<Landing> landing;
-  auto ahead = end_of_copied;  // the next one to fetch
-  for (auto chunk = end_of_copied; chunk != chunks.end(); ++chunk) {
-    if (!queue_->reserve(chunk->bytes)) return {};  // the threads have failed
-    if (!chunk->on_host && !landing) landing.emplace(context_.device(), *copied_);
-    for (; landing && landing->under_way() < 2 && ahead != chunks.end(); ++ahead) {
-      if (!ahead->on_host) landing->begin(*ahead);
-    }
-    const std::shared_ptr<std::byte[]> host(new std::byte[static_cast<size_t>(chunk->bytes)]);
-    std::memcpy(host.get(), chunk->on_host ? chunk->data : landing->finish(), static_cast<size_t>(chunk->bytes));
-    chunk->reserved = chunk->bytes;
-    chunk->data = host.get();
-    chunk->on_host = true;
-    chunk->owner = host;
-    std::vector<SaveChunk> one(1);
-    one.front() = std::move(*chunk);
-    queue_->push(std::move(one));
-  }
-  chunks.erase(end_of_copied, chunks.end());
-  return chunks;
-}
-
 void SaveJob::start(void (SaveJob::*phase)()) {
-  if (thread_.joinable()) thread_.join();
-  running_ = true;
-  thread_ = std::thread([this, phase] {
+  task_.start([this, phase] {
     try {
       (this->*phase)();
     } catch (...) {
-      error_ = std::current_exception();
-      failed_ = true;
-      queue_->abandon();
+      writer_->abandon();
+      throw;
     }
-    running_ = false;
   });
 }
 
@@ -157,24 +121,8 @@ void SaveJob::write_part() {
         folder_, options_.writers ? "" : ", or every machine writes one of its own: save_on_each_node"));
   }
   const int64_t most = source_ == Source::copy ? kMostBackgroundWriters : kMostWriters;
-  run_on_threads(cores_for_each(read_job_environment().local_world, most), [&] { write_chunks(); });
+  writer_->write(cores_for_each(read_job_environment().local_world, most));
   files_->finish(context_.rank());
-}
-
-// On each of the threads. One that fails stops the others.
-void SaveJob::write_chunks() {
-  std::optional<Landing> landing;
-  try {
-    while (const std::optional<SaveChunk> chunk = queue_->pop()) {
-      if (!chunk->on_host && !landing) landing.emplace(context_.device(), *copied_);
-      if (!chunk->on_host) landing->begin(*chunk);
-      files_->write(*chunk, chunk->on_host ? chunk->data : landing->finish());
-      queue_->release(chunk->reserved);
-    }
-  } catch (...) {
-    queue_->abandon();
-    throw;
-  }
 }
 
 void SaveJob::finish_folder() {
@@ -198,8 +146,8 @@ void SaveJob::tidy() {
 }
 
 SaveJob::Progress SaveJob::progress() const {
-  if (running_.load()) return Progress::busy;  // asked first: it ends after a failure is known
-  return failed_.load() ? Progress::failed : Progress::through;
+  if (task_.is_running()) return Progress::busy;
+  return task_.has_failed() ? Progress::failed : Progress::through;
 }
 
 void SaveJob::advance(Progress of_all_ranks) {
@@ -208,7 +156,7 @@ void SaveJob::advance(Progress of_all_ranks) {
 }
 
 void SaveJob::next_phase() {
-  if (thread_.joinable()) thread_.join();
+  task_.join();
   if (phase_ == Phase::writing) {
     phase_ = Phase::finishing;
     if (is_leader()) start(&SaveJob::finish_folder);
@@ -220,16 +168,12 @@ void SaveJob::next_phase() {
   }
 }
 
-void SaveJob::rethrow() const {
-  if (error_) std::rethrow_exception(error_);
-}
-
 void SaveJob::wait() {
   try {
     while (!is_done()) {
       run_together(context_, [&] {
-        if (thread_.joinable()) thread_.join();
-        rethrow();
+        task_.join();
+        task_.rethrow();
       });
       next_phase();
     }
@@ -239,15 +183,15 @@ void SaveJob::wait() {
 }
 
 void SaveJob::fail() {
-  queue_->abandon();
-  if (thread_.joinable()) thread_.join();
-  run_together(context_, [&] { rethrow(); });
+  writer_->abandon();
+  task_.join();
+  run_together(context_, [&] { task_.rethrow(); });
   throw std::runtime_error(fmt::format("{}: was not saved", folder_));
 }
 
 void SaveJob::abandon() noexcept {
-  if (queue_) queue_->abandon();
-  if (thread_.joinable()) thread_.join();
+  if (writer_) writer_->abandon();
+  task_.join();
 }
 
 }  // namespace concord

@@ -22,23 +22,20 @@
 // Errors: as save_hf_weights (hf_weights.h), on all ranks. Threads: the one that computes.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
+#include "core/background_task.h"
 #include "core/mesh/parallel_context.h"
 #include "core/models/agreed_plan.h"
+#include "core/models/chunk_writer.h"
 #include "core/models/hf_weights.h"
-#include "core/models/save_chunks.h"
 #include "core/models/save_files.h"
 #include "core/models/save_folder.h"
-#include "platform/cpp/event.hpp"
 
 namespace concord {
 
@@ -79,15 +76,12 @@ class SaveJob {
   void next_phase();
   [[noreturn]] void fail();
   void copy_on_device(std::vector<SaveChunk>* chunks);
-  std::vector<SaveChunk> copy_on_host(std::vector<SaveChunk> chunks);
   void start(void (SaveJob::*phase)());
   void write_part();
-  void write_chunks();
   void finish_folder();
   void tidy();
   bool is_leader() const { return context_.rank() == writers_.begin; }
   void abandon() noexcept;
-  void rethrow() const;
 
   std::string folder_;
   ParallelContext& context_;
@@ -98,14 +92,10 @@ class SaveJob {
   std::string nonce_;
   std::optional<SaveFolder> made_;  // on the leader
   std::optional<SaveFiles> files_;
-  std::optional<ChunkQueue> queue_;
-  std::optional<Event> copied_;  // what device memory the threads read is complete
+  std::optional<ChunkWriter> writer_;
   Phase phase_ = Phase::writing;
   uint32_t digest_ = 0;
-  std::exception_ptr error_;  // written by thread_ before |failed_|, read after |running_|
-  std::atomic<bool> failed_ = false;
-  std::atomic<bool> running_ = false;
-  std::thread thread_;  // of the phase
+  BackgroundTask task_;  // of the phase
 };
 
 }  // namespace concord

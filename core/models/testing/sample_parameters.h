@@ -52,9 +52,10 @@ struct SampleParameters {
   std::vector<Parameter> parameters;
   std::vector<Parameter*> list;
 
-  SampleParameters(const std::vector<ShardSpec>& specs, const ShardPlace& place, at::ScalarType type = at::kFloat) {
+  SampleParameters(const std::vector<ShardSpec>& specs, const ShardPlace& place, at::ScalarType type = at::kFloat,
+                   at::Device device = at::kCPU) {
     for (const ShardSpec& spec : specs) {
-      at::Tensor value = at::full(local_shape(spec, place), 777.0, type);
+      at::Tensor value = at::full(local_shape(spec, place), 777.0, at::TensorOptions(device).dtype(type));
       value.requires_grad_();
       parameters.push_back({.spec = spec, .init = constant_init(0), .value = value});
     }
