@@ -165,7 +165,8 @@ void Muon::apply(const Task& task, const at::Tensor& whole, const RuleStep& step
 void Muon::step(const RuleStep& step) {
   for (size_t begin = 0, end = 0; begin < tasks_.size(); begin = end) {
     std::vector<at::Tensor> wholes;
-    for (int64_t elements = 0; end < tasks_.size() && (end == begin || elements < kBatch); ++end) {
+    for (int64_t elements = 0; end < tasks_.size() && (end == begin || elements < options_.muon_batch_elements);
+         ++end) {
       elements += tasks_[end].elements;
       wholes.push_back(momentum_of(tasks_[end], step.grad_scale));
     }

@@ -9,7 +9,7 @@
 // The momentum is where the optimizer's state is: a shard of it under tensor parallelism and ZeRO-1. Orthogonalising
 // needs the whole matrix, so the ranks that have its parts put them together, one of them iterates, and each takes its
 // own part of the result; the matrices are dealt out to these ranks. All layouts compute the same numbers. Whole
-// matrices are there for kBatch elements at a time. In fp32. Threads: the one that computes.
+// matrices exist for OptimizerOptions::muon_batch_elements at a time. In fp32. Threads: the one that computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -31,8 +31,6 @@ double muon_scale(const std::string& mode, int64_t rows, int64_t columns);
 
 class Muon {
  public:
-  static constexpr int64_t kBatch = int64_t{1} << 26;
-
   // Whether a parameter consists of matrices that are for Muon.
   static bool takes(const Parameter& parameter);
 

@@ -80,7 +80,7 @@ class Optimizer::Impl {
     const Platform& platform = ddp_.job().platform();
     const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
     sum_type_ = fp64 ? at::kDouble : at::kFloat;
-    segments_ = cut_segments(ddp_, multipliers, host_fraction(options_));
+    segments_ = cut_segments(ddp_, multipliers, host_fraction(options_), options_.offload_piece_elements);
     std::vector<Segment*> on_host, matrices;
     for (Segment& segment : segments_) {
       if (!segment.on_host) allocate(segment);

@@ -17,7 +17,6 @@
 namespace concord {
 namespace {
 
-constexpr int64_t kPiece = 4 << 20;  // elements
 constexpr int64_t kMostThreads = 8;
 
 struct Piece {
@@ -26,11 +25,11 @@ struct Piece {
   int64_t end;
 };
 
-std::vector<Piece> cut(const std::vector<StateTarget>& targets) {
+std::vector<Piece> cut(const std::vector<StateTarget>& targets, int64_t elements) {
   std::vector<Piece> pieces;
   for (const StateTarget& target : targets) {
-    for (int64_t begin = 0; begin < target.values.numel(); begin += kPiece) {
-      pieces.push_back({&target, begin, std::min(begin + kPiece, target.values.numel())});
+    for (int64_t begin = 0; begin < target.values.numel(); begin += elements) {
+      pieces.push_back({&target, begin, std::min(begin + elements, target.values.numel())});
     }
   }
   return pieces;
@@ -39,7 +38,9 @@ std::vector<Piece> cut(const std::vector<StateTarget>& targets) {
 // What one thread does.
 class Worker {
  public:
-  Worker(const StateSource& source, const Device& device) : source_(source), device_(device) {}
+  // Pieces have at most |most| elements.
+  Worker(const StateSource& source, const Device& device, int64_t most)
+      : source_(source), device_(device), most_(most) {}
 
   void read(const Piece& piece) {
     const StateTarget& target = *piece.target;
@@ -49,7 +50,7 @@ class Worker {
         count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
     if (values.device().is_cpu()) return source_.read(target.key, runs, values);
     if (!stream_) stream_.emplace(device_);
-    if (!buffer_) buffer_.emplace(device_.platform(), kPiece * static_cast<int64_t>(sizeof(float)));
+    if (!buffer_) buffer_.emplace(device_.platform(), most_ * static_cast<int64_t>(sizeof(float)));
     const auto bytes = count * static_cast<int64_t>(sizeof(float));
     std::memset(buffer_->data(), 0, static_cast<size_t>(bytes));
     source_.read(target.key, runs, at::from_blob(buffer_->data(), {count}, at::TensorOptions(at::kFloat)));
@@ -60,14 +61,16 @@ class Worker {
  private:
   const StateSource& source_;
   const Device& device_;
+  const int64_t most_;
   std::optional<Stream> stream_;
   std::optional<HostBuffer> buffer_;
 };
 
 }  // namespace
 
-void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device) {
-  const std::vector<Piece> pieces = cut(targets);
+void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device,
+                int64_t piece_elements) {
+  const std::vector<Piece> pieces = cut(targets, piece_elements);
   // Also what libtorch has queued on its own and not yet given to the device.
   if (std::any_of(targets.begin(), targets.end(), [](const StateTarget& t) { return !t.values.device().is_cpu(); })) {
     torch_stream(device).synchronize();
@@ -75,7 +78,7 @@ void read_state(const StateSource& source, const std::vector<StateTarget>& targe
   std::atomic<size_t> next = 0;
   const auto work = [&] {
     try {
-      Worker worker(source, device);
+      Worker worker(source, device, piece_elements);
       for (size_t i = next++; i < pieces.size(); i = next++) worker.read(pieces[i]);
     } catch (...) {
       next = pieces.size();  // nobody begins another one

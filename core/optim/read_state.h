@@ -19,10 +19,13 @@ struct StateTarget {
   at::Tensor values;           // flat fp32, on the host or on |device|
 };
 
-// Fills all |targets|, in pieces; on the host without a copy, on a device through pinned memory. Elements that no run
+inline constexpr int64_t kStatePieceElements = 4 << 20;
+
+// Fills all |targets|, |piece_elements| at a time per thread; on the host without a copy, on a device through pinned memory. Elements that no run
 // covers become or stay 0 on a device and stay as they are on the host. Throws what |source| throws. Waits: until the
 // values are in place, after all work that the device has.
-void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device);
+void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device,
+                int64_t piece_elements = kStatePieceElements);
 
 // The same for |targets| that all ranks of |group| have alike: each reads a share and sends it to the others. Elements
 // that no run covers become 0. Returns what |source| throws here, as read_shared does (core/models/shared_read.h).

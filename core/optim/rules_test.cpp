@@ -25,8 +25,8 @@ enum class Where { host, device };
 at::Tensor grad_of_step(int step) { return sample({kSize}, static_cast<uint64_t>(100 + step), at::kFloat); }
 
 Segment segment_of(const at::Tensor& weights, size_t moments) {
-  Segment segment{.range = {0, kSize}, .weights = weights};
-  for (size_t i = 0; i < moments; ++i) segment.moments.push_back(at::zeros({kSize}, at::kFloat));
+  Segment segment{.range = {0, weights.numel()}, .weights = weights};
+  for (size_t i = 0; i < moments; ++i) segment.moments.push_back(at::zeros({weights.numel()}, at::kFloat));
   return segment;
 }
 
@@ -152,6 +152,31 @@ TEST(Rules, GroupsMultiplyLearningRateAndDecay) {
                          : rule->step_on_device(both, {.lr = kLr, .weight_decay = kDecay});
     step(*rule, plain, where, {.lr = 2 * kLr, .weight_decay = 0});
     EXPECT_TRUE(twice.weights.equal(plain.weights));
+  }
+}
+
+// The host's threads take blocks of 32,768 elements: two of them and a part are updated as segments of 9,999 are.
+TEST(Rules, EveryBlockOfALongSegmentIsUpdated) {
+  constexpr int64_t kLong = 70'001, kShort = 9'999;
+  for (const char* name : {"adam", "lion", "sgd"}) {
+    const auto rule = make_rule({.optimizer = name});
+    Segment whole = segment_of(sample({kLong}, 1, at::kFloat), rule->moments().size());
+    whole.values = at::zeros({kLong}, at::kBFloat16);
+    whole.grads = sample({kLong}, 2, at::kFloat);
+    const at::Tensor weights = whole.weights.clone();
+    step(*rule, whole, Where::host, {.lr = kLr, .weight_decay = kDecay, .t = 1});
+    for (int64_t begin = 0; begin < kLong; begin += kShort) {
+      const int64_t count = std::min(kShort, kLong - begin);
+      Segment part = segment_of(weights.narrow(0, begin, count), rule->moments().size());
+      part.grads = whole.grads.narrow(0, begin, count);
+      part.values = at::zeros({count}, at::kBFloat16);
+      step(*rule, part, Where::host, {.lr = kLr, .weight_decay = kDecay, .t = 1});
+      EXPECT_TRUE(whole.weights.narrow(0, begin, count).equal(part.weights)) << name << " from " << begin;
+      EXPECT_TRUE(whole.values.narrow(0, begin, count).equal(part.values)) << name << " from " << begin;
+      for (size_t i = 0; i < part.moments.size(); ++i) {
+        EXPECT_TRUE(whole.moments[i].narrow(0, begin, count).equal(part.moments[i])) << name << " from " << begin;
+      }
+    }
   }
 }
 

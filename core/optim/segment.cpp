@@ -49,9 +49,6 @@ std::vector<BufferRange> counted_ranges(const GradBuffer& buffer) {
   return {{elements * rank / ranks, elements * (rank + 1) / ranks}};
 }
 
-// Elements of the host part transferred at once: copies of one piece overlap the step of another.
-constexpr int64_t kHostPiece = int64_t{1} << 20;
-
 // Leaves |kept| elements in |segment| and returns the rest.
 Segment split_off(Segment& segment, int64_t kept) {
   Segment rest = segment;
@@ -68,7 +65,7 @@ std::vector<Segment>::iterator next(std::vector<Segment>& segments, size_t index
 }  // namespace
 
 std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Multipliers& multipliers,
-                                  double host_fraction) {
+                                  double host_fraction, int64_t host_piece) {
   std::vector<Segment> segments;
   int64_t elements = 0;
   for (const GradBuffer* buffer : ddp.buffers()) {
@@ -85,7 +82,7 @@ std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Mult
   }
   auto left = static_cast<int64_t>(std::llround(host_fraction * static_cast<double>(elements)));
   for (size_t i = 0; i < segments.size() && left > 0; ++i) {
-    const int64_t taken = std::min({segments[i].size(), left, kHostPiece});
+    const int64_t taken = std::min({segments[i].size(), left, host_piece});
     if (taken < segments[i].size()) segments.insert(next(segments, i), split_off(segments[i], taken));
     segments[i].on_host = true;
     left -= taken;

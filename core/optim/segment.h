@@ -32,9 +32,10 @@ struct Segment {
   int64_t size() const { return range.size(); }
 };
 
-// All segments of this rank, the first |host_fraction| of their elements on the host; tensors are not set.
+// All segments of this rank, the first |host_fraction| of their elements on the host, in segments of at most
+// |host_piece|; tensors are not set.
 std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Multipliers& multipliers,
-                                  double host_fraction);
+                                  double host_fraction, int64_t host_piece);
 
 // The parts of |segment| that the rank at |place| counts: over all ranks each element of the model once.
 std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordinates& place);

@@ -1,4 +1,5 @@
-// The state of an optimizer that is put back into one whose state lives in the host's memory.
+// Optimizers that work on a piece at a time: state in the host's memory, and Muon's whole matrices. The bits do not
+// depend on the size of a piece.
 #include <ATen/core/grad_mode.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include "core/config_error.h"
-
 #include "core/data_parallel/finalize_grads.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/state_index.h"
@@ -21,16 +21,16 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// A network in training, |fraction| of its optimizer offloaded.
+// A network in training.
 struct Training {
   SmallNetwork network;
   DistributedDataParallel ddp;
   Optimizer optimizer;
 
-  Training(ParallelContext& job, at::ScalarType type, double fraction)
+  Training(ParallelContext& job, at::ScalarType type, const OptimizerOptions& options)
       : network(type),
         ddp({network.parameters()}, job, {.use_distributed_optimizer = job.world() > 1, .ddp_bucket_size = 100}),
-        optimizer(ddp, {.optimizer_cpu_offload = fraction > 0, .optimizer_offload_fraction = fraction}) {}
+        optimizer(ddp, options) {}
 
   void train(const ParallelContext& job, uint64_t first, uint64_t last) {
     for (uint64_t i = first; i < last; ++i) {
@@ -49,6 +49,11 @@ struct Training {
   }
 };
 
+// |fraction| of the state on the host.
+OptimizerOptions offloaded(double fraction) {
+  return {.optimizer_cpu_offload = fraction > 0, .optimizer_offload_fraction = fraction};
+}
+
 // Parameters come back first, as from a checkpoint, then the state: 5 steps are the same bits as 3, a pause, and 2.
 // fp32 parameters are no part of the state, so the copies that the host computes on have to follow them.
 TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
@@ -56,13 +61,13 @@ TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
     expect_job(world, {}, [](ParallelContext& job) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
         for (const double fraction : {0.0, 0.37, 1.0}) {
-          Training first(job, type, 1);
+          Training first(job, type, offloaded(1));
           first.train(job, 0, 3);
           const OptimizerState state = first.optimizer.state();
           const std::vector<at::Tensor> values = first.values();
           first.train(job, 3, 5);
 
-          Training second(job, type, fraction);
+          Training second(job, type, offloaded(fraction));
           {
             const at::NoGradGuard no_grad;
             for (size_t i = 0; i < values.size(); ++i) second.network.parameters()[i]->value.copy_(values[i]);
@@ -89,17 +94,49 @@ TEST(OffloadedOptimizer, IsRefusedOnAllRanksIfTheMachineHasTooLittleMemoryForAll
   expect_job(2, {}, [&](ParallelContext& job) {
     constexpr double kBytes = 696 * 4 * sizeof(float);
     set_limit(kBytes);
-    Training fits(job, at::kFloat, 1);
+    Training fits(job, at::kFloat, offloaded(1));
     set_limit(kBytes - 1);  // each rank's half alone fits
-    EXPECT_THAT([&] { Training(job, at::kFloat, 1); },
+    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); },
                 ThrowsMessage<ConfigError>(AllOf(HasSubstr("(11136 bytes)"), HasSubstr("for 2 ranks"),
                                                  HasSubstr("(11135 bytes) are available"),
                                                  HasSubstr("CONCORD_HOST_MEMORY"), HasSubstr("at most 0.99"))));
     if (job.rank() == 0) set_limit(1e9);
-    EXPECT_THAT([&] { Training(job, at::kFloat, 1); }, ThrowsMessage<ConfigError>(HasSubstr("rank 1")));
-    Training without(job, at::kFloat, 0);
+    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); }, ThrowsMessage<ConfigError>(HasSubstr("rank 1")));
+    Training without(job, at::kFloat, offloaded(0));
     set_limit(-1);
-    EXPECT_THAT([&] { Training(job, at::kFloat, 1); }, ThrowsMessage<ConfigError>(HasSubstr("a number of GiB > 0")));
+    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); }, ThrowsMessage<ConfigError>(HasSubstr("a number of GiB > 0")));
+  });
+}
+
+void expect_same_training(ParallelContext& job, at::ScalarType type, const OptimizerOptions& a,
+                          const OptimizerOptions& b) {
+  Training first(job, type, a), second(job, type, b);
+  const std::vector<at::Tensor> before = first.values();
+  first.train(job, 0, 3);
+  second.train(job, 0, 3);
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(first.values()[i].equal(second.values()[i])) << type << " parameter " << i;
+    EXPECT_FALSE(first.values()[i].equal(before[i])) << type << " parameter " << i << " did not change";
+  }
+}
+
+TEST(OffloadedOptimizer, ComputesTheSameBitsInPiecesOfAnySize) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      for (const double fraction : {0.37, 1.0}) {
+        for (const int64_t elements : {7, 50}) {
+          OptimizerOptions pieces = offloaded(fraction);
+          pieces.offload_piece_elements = elements;
+          expect_same_training(job, type, offloaded(0), pieces);
+        }
+      }
+    }
+  });
+}
+
+TEST(Muon, ComputesTheSameBitsOneMatrixAtATime) {
+  expect_job(1, {}, [](ParallelContext& job) {
+    expect_same_training(job, at::kFloat, {.optimizer = "muon"}, {.optimizer = "muon", .muon_batch_elements = 1});
   });
 }
 
