@@ -5,11 +5,19 @@
 namespace concord::testing_processes {
 namespace {
 
-class ResumeLayouts : public TrainResume, public ::testing::WithParamInterface<Layout> {};
+// A list of layouts, and the one of them that saves.
+struct Saver {
+  std::vector<Layout> (*all)();
+  int tokens;
+  Layout layout;
+};
+
+class ResumeLayouts : public TrainResume, public ::testing::WithParamInterface<Saver> {};
 
 TEST_P(ResumeLayouts, LoadWhatThisOneHasSaved) {
-  run("saved", GetParam().words + Words{"--max_steps", "5"});
-  for (const Layout& layout : layouts()) {
+  tokens_ = GetParam().tokens;
+  run("saved", GetParam().layout.words + Words{"--max_steps", "5"});
+  for (const Layout& layout : GetParam().all()) {
     SCOPED_TRACE(layout.name);
     run(layout.name, layout.words + Words{"--max_steps", "5", "--resume_from_checkpoint", path("saved/checkpoint-5")});
     expect_same_tensors("saved/checkpoint-5", layout.name + "/checkpoint-5");
@@ -17,8 +25,15 @@ TEST_P(ResumeLayouts, LoadWhatThisOneHasSaved) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ResumeLayouts, ::testing::ValuesIn(layouts()),
-                         [](const auto& layout) { return layout.param.name; });
+std::vector<Saver> savers() {
+  std::vector<Saver> savers;
+  for (const Layout& layout : layouts()) savers.push_back({layouts, 300, layout});
+  for (const Layout& layout : expert_layouts()) savers.push_back({expert_layouts, kExpertTokens, layout});
+  return savers;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ResumeLayouts, ::testing::ValuesIn(savers()),
+                         [](const auto& saver) { return saver.param.layout.name; });
 
 }  // namespace
 }  // namespace concord::testing_processes

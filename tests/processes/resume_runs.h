@@ -51,6 +51,28 @@ inline std::vector<Layout> layouts() {
           {"pp2_dp2_zero", ranks(4, 2) + pp + zero}};
 }
 
+inline constexpr int kExpertTokens = 250;  // of the model of expert_layouts()
+
+// Layouts of a model with 4 experts on 1, 2 and 4 ranks: whole experts, split ones, and both, with the other axes.
+inline std::vector<Layout> expert_layouts() {
+  const Words model = {"--model", kGolden + "/hf/qwen2-moe-tiny"}, tp = {"--tensor_model_parallel_size", "2"},
+              pp = {"--pipeline_model_parallel_size", "2"}, ep = {"--expert_model_parallel_size", "2"},
+              etp1 = {"--expert_tensor_parallel_size", "1"}, etp2 = {"--expert_tensor_parallel_size", "2"},
+              zero = {"--use_distributed_optimizer"};
+  std::vector<Layout> layouts = {
+      {"experts_one", ranks(1, 4)},
+      {"experts_dp2_ep2", ranks(2, 2) + ep},
+      {"experts_tp2_ep2_etp1", ranks(2, 4) + tp + Words{"--sequence_parallel"} + ep + etp1},
+      {"experts_dp4_ep2_zero", ranks(4, 1) + ep + zero},
+      {"experts_dp2_etp2_zero", ranks(2, 2) + etp2 + zero},
+      {"experts_pp2_ep2", ranks(4, 2) + pp + ep},
+      {"experts_dp4_ep2_etp2", ranks(4, 1) + ep + etp2},
+      {"experts_cp2_dp2_ep4_zero",
+       ranks(4, 2) + Words{"--context_parallel_size", "2", "--expert_model_parallel_size", "4"} + zero}};
+  for (Layout& layout : layouts) layout.words = layout.words + model;
+  return layouts;
+}
+
 class TrainResume : public Train {
  protected:
   Words run_words(const std::string& out, const Words& more) {

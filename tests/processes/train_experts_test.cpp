@@ -97,9 +97,9 @@ TEST_F(TrainExperts, ResumesToTheLastBit) {
   expect_same_bytes("whole/checkpoint-4/model.safetensors", "other/model/model.safetensors");
 }
 
-// A checkpoint of one layout of experts is continued under others: the weights and the optimizer's state are the same
-// bytes, whoever wrote them.
-TEST_F(TrainExperts, CheckpointsMoveBetweenLayoutsOfExperts) {
+// A checkpoint of one layout of experts is continued under others, by value. That each reads the bytes of the others:
+// ResumeRow.
+TEST_F(TrainExperts, CheckpointsContinueUnderOtherLayoutsOfExperts) {
   const Words ep = batches(4, 1, 1) + Words{"--use_distributed_optimizer", "--expert_model_parallel_size", "2"};
   const Words save = {"--save_steps", "2", "--max_steps"};
   train("whole", ep + save + Words{"4"});
@@ -112,12 +112,9 @@ TEST_F(TrainExperts, CheckpointsMoveBetweenLayoutsOfExperts) {
       {"dp2_etp2_zero", batches(2, 2, 1) + Words{"--expert_tensor_parallel_size", "2", "--use_distributed_optimizer"}}};
   for (const Layout& other : others) {
     SCOPED_TRACE(other.name);
-    // Nothing is left to train, so what is saved is what was loaded.
-    train(other.name, other.words + save + Words{"4", "--resume_from_checkpoint", path("whole/checkpoint-4")});
-    expect_same_bytes("whole/checkpoint-4/model.safetensors", other.name + "/model/model.safetensors");
-    // And by value where two more steps are made from the one in between.
-    train(other.name + "2", other.words + save + Words{"4", "--resume_from_checkpoint", path("whole/checkpoint-2")});
-    const auto wanted = read_steps(path("whole")), got = read_steps(path(other.name + "2"));
+    const auto wanted = read_steps(path("whole"));
+    const auto got =
+        train(other.name, other.words + save + Words{"4", "--resume_from_checkpoint", path("whole/checkpoint-2")});
     ASSERT_EQ(got.size(), 2u);
     for (size_t i = 0; i < 2; ++i) {
       const double norm = wanted[i + 2]["grad_norm"].get<double>();

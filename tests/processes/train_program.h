@@ -73,7 +73,7 @@ class Train : public ::testing::Test {
     std::vector<std::string> all = {"--model",
                                     kTinyModel,
                                     "--train_data",
-                                    write_jsonl(path("data.jsonl"), 64),
+                                    write_jsonl(path("data.jsonl"), 64, tokens_),
                                     "--output_dir",
                                     path("out"),
                                     "--max_steps",
@@ -96,6 +96,7 @@ class Train : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
+  int tokens_ = 300;  // tokens of the data are below it
 };
 
 }  // namespace concord::testing_processes
