@@ -11,6 +11,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 
+#include <cmath>
+
 #include "core/config_error.h"
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
@@ -300,7 +302,22 @@ TEST_F(Chunk, FormatsAndRecipesOf8BitsThatThereAreNotAreRefused) {
   EXPECT_THAT(refused({.format = "hybrid", .amax_history_len = 0}), HasSubstr("must be >= 1"));
 }
 
-// The same values, rounded to the type: 8 bits of mantissa move a loss near ln 40 by some thousandths.
+// The error of a loss whose values are rounded |roundings| times in a row, four standard deviations of it. A rounding is
+// an independent relative error of at most |unit|, so its deviation is unit / sqrt(3). Norms keep the residual stream
+// near 1, so the errors add up to unit sqrt(roundings / 3) of a logit's deviation, which is 0.2 (initializer_range)
+// sqrt(16) (hidden_size). The derivative of a loss by its logits has a norm of at most sqrt(2).
+double loss_error(double unit, double roundings) {
+  return 4 * std::sqrt(2.0) * 0.2 * std::sqrt(16.0) * std::sqrt(roundings / 3) * unit;
+}
+
+// Roundings of a layer: two norms, four weights and their products, norms of heads, rotation, scores, probabilities,
+// weighted values, activation, product with it, two sums with the stream. Then embedding, last norm, output weight and
+// its product.
+constexpr double kRoundings = 2 * 18 + 4;
+// Terms of the sums of a layer, which are rounded too if they are computed in the same type: products of 16, 4, 8, 16,
+// 16 and 24 terms, and the output's of 16.
+constexpr double kTerms = 2 * 84 + 16;
+
 TEST_F(Chunk, ComputesInEveryType) {
   const auto loss = [&](const ModelConfig& config, c10::ScalarType type) {
     VirtualModels model = AutoModel::from_config(config, {.dtype = type}, context_);
@@ -315,9 +332,9 @@ TEST_F(Chunk, ComputesInEveryType) {
   };
   for (const ModelConfig& config : {small("qwen3"), small("qwen2_moe", kExperts), small("glm4_moe", kSigmoidExperts)}) {
     const double exact = loss(config, at::kDouble);
-    EXPECT_NEAR(loss(config, at::kFloat), exact, 1e-5);
-    EXPECT_NEAR(loss(config, at::kHalf), exact, 0.01);
-    EXPECT_NEAR(loss(config, at::kBFloat16), exact, 0.05);
+    EXPECT_NEAR(loss(config, at::kFloat), exact, loss_error(0x1p-24, kRoundings + kTerms));
+    EXPECT_NEAR(loss(config, at::kHalf), exact, loss_error(0x1p-11, kRoundings));
+    EXPECT_NEAR(loss(config, at::kBFloat16), exact, loss_error(0x1p-9, kRoundings));
   }
 }
 
