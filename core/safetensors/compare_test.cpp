@@ -115,14 +115,16 @@ TEST(SafetensorsCompare, ComparesTheValuesOfDifferentTypes) {
 }
 
 TEST(SafetensorsCompare, LooksAtEveryPieceOfALargeTensor) {
-  std::vector<float> a(1'000'000, 1.0f), b = a;
+  std::vector<float> a(1'000'000, 1.0f);
+  a[700'000] = 3;  // equal in both, so that pieces are not alike
+  std::vector<float> b = a;
   b[999'999] = 2;
   b[262'144] = 1.5;  // the first of the second piece
   const TensorComparison result = compared(a, b);
   EXPECT_EQ(result.difference->unequal, 2);
   EXPECT_EQ(result.difference->largest_absolute.at, 999'999);
   EXPECT_EQ(result.difference->largest_relative.at, 999'999);
-  EXPECT_DOUBLE_EQ(result.difference->norm_ratio, std::sqrt((1 + 0.25) / (999'998 + 4 + 2.25)));
+  EXPECT_DOUBLE_EQ(result.difference->norm_ratio, std::sqrt((1 + 0.25) / (999'997 + 9 + 4 + 2.25)));
 }
 
 TEST(SafetensorsCompare, ListsTensorsOfOneSideAndOfOtherShapes) {
