@@ -10,6 +10,7 @@
 
 #include "core/ops/dropout.h"
 #include "core/ops/linear.h"
+#include "core/parallel/recompute.h"
 
 namespace concord {
 namespace {
@@ -64,10 +65,10 @@ LayerAdapter::LayerAdapter(const LayerContext& context, const std::string& layer
 
 LowRank LayerAdapter::pair() const {
   if (is_off()) return {};
-  // As peft's, dropout is of training: what has no backward computes without it.
+  // As peft's, dropout is of training: what is not differentiated computes without it.
   LowRank pair{.a_ri = a_->used(),
                .sink = a_->grad_sink(),
-               .dropout = c10::GradMode::is_enabled() ? dropout_ : 0,
+               .dropout = is_differentiating() ? dropout_ : 0,
                .rng = rng_,
                .draws_apart = draws_apart_};
   for (const Part& part : parts_) pair.parts.push_back({part.b->used(), part.column, part.scale, part.b->grad_sink()});
@@ -108,7 +109,7 @@ Tensor LayerAdapter::whole(const Tensor& x_own, const Parameter& weight, const P
 
 Tensor LayerAdapter::low_rank(const Tensor& x, int64_t columns) const {
   Tensor input = x;
-  if (dropout_ > 0 && c10::GradMode::is_enabled()) {
+  if (dropout_ > 0 && is_differentiating()) {
     const auto scope = rng_->fork(draws_apart_ ? kModelParallelRng : kDefaultRng);
     input = concord::dropout(x, dropout_, rng_->current());
   }

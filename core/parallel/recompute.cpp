@@ -24,6 +24,13 @@ struct RecomputedSegment : torch::CustomClassHolder {
   std::string stream;            // the stream that was current
 };
 
+// The first run of a segment on this thread.
+thread_local bool is_first_run = false;
+struct FirstRun {
+  bool before = std::exchange(is_first_run, true);
+  ~FirstRun() { is_first_run = before; }
+};
+
 variable_list detached(const variable_list& inputs) {
   variable_list copies;
   for (const at::Tensor& input : inputs) {
@@ -54,6 +61,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
     context->set_materialize_grads(false);
     context->save_for_backward(inputs.vec());
     context->saved_data["segment"] = c10::IValue::make_capsule(segment);
+    const FirstRun scope;
     return segment->function(inputs.vec());
   }
 
@@ -118,6 +126,8 @@ std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at:
   const at::Tensor anchor = at::empty({0}).requires_grad_(true);
   return Recomputed::apply(segment, anchor, at::TensorList(inputs));
 }
+
+bool is_differentiating() { return at::GradMode::is_enabled() || is_first_run; }
 
 void recompute_values(const at::Tensor& made, const std::vector<at::Tensor>& users, std::function<at::Tensor()> again) {
   const auto is_differentiated = [](const at::Tensor& user) { return user.requires_grad(); };

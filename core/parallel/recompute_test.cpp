@@ -76,6 +76,25 @@ class Network {
   std::vector<at::Tensor> weights_;
 };
 
+// Code that computes in another way in training than in evaluation does the same in both runs.
+TEST(Recompute, BothRunsAreDifferentiated) {
+  RngTracker rng{kSeeds};
+  std::vector<std::pair<bool, bool>> runs;  // gradient mode, and what is said of it
+  const auto note = [&](const std::vector<at::Tensor>& in) {
+    runs.emplace_back(at::GradMode::is_enabled(), is_differentiating());
+    return std::vector<at::Tensor>{in[0].mul(2)};
+  };
+  const at::Tensor x = numbers({2, 2}, 1).requires_grad_(true);
+  recompute(note, {x}, rng)[0].sum().backward();
+  {
+    const at::NoGradGuard no_grad;
+    recompute(note, {x}, rng);
+  }
+  note({x});
+  EXPECT_THAT(
+      runs, ElementsAre(std::pair(false, true), std::pair(true, true), std::pair(false, false), std::pair(true, true)));
+}
+
 struct Gradients {
   at::Tensor output;
   at::Tensor input;
