@@ -338,6 +338,8 @@ TEST_F(Chunk, ComputesInEveryType) {
   }
 }
 
+constexpr const char* kLogitsScaling = R"(, "logits_scaling": 8)";
+
 struct LossRun {
   at::Tensor losses;
   std::vector<at::Tensor> grads;
@@ -367,7 +369,7 @@ TEST_F(Chunk, LossesSomeTokensAtATimeAreThoseOfAll) {
       "n_group": 1, "topk_group": 1, "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 6)";
   for (const ModelConfig& config :
        {small("qwen3"), small("gemma2", R"(, "final_logit_softcapping": 1.5, "query_pre_attn_scalar": 4)"),
-        small("deepseek_v3", further)}) {
+        small("deepseek_v3", further), small("granite", kLogitsScaling)}) {
     const LossRun whole = run_loss(config, 0, batch(), context_);
     for (const int64_t size : {1, 6, 9, 16}) {  // 1, 3, 4 positions of 2 rows, and all
       const LossRun chunked = run_loss(config, size, batch(), context_);
@@ -398,11 +400,14 @@ struct SunkLoss {
   bool has_grad_before_backward = false;
 };
 
+constexpr int64_t kFreeChunk = 32;  // free_loss_chunk
+
 // A step in which the output layer's gradient goes to a sink, and that of each token's loss is |grad|.
 SunkLoss run_to_sink(const ModelConfig& config, int64_t chunk_size, const ExpectedGrad& expected, double grad,
                      const MicroBatch& batch, ParallelContext& context) {
   ModelArgs args{.dtype = at::kDouble};
   args.options.loss_chunk_size = chunk_size;
+  args.options.free_loss_chunk = kFreeChunk;
   VirtualModels model = AutoModel::from_config(config, args, context);
   Parameter& output = parameter_of(model, "lm_head.weight");
   SunkLoss run;
@@ -423,7 +428,7 @@ TEST_F(Chunk, LossesWhoseGradientIsCertainAreComputedOnce) {
   const ModelConfig plain = small("qwen3");
   const ModelConfig capped = small("gemma2", R"(, "final_logit_softcapping": 1.5, "query_pre_attn_scalar": 4,
       "tie_word_embeddings": false)");
-  for (const ModelConfig& config : {plain, capped}) {
+  for (const ModelConfig& config : {plain, capped, small("granite", kLogitsScaling)}) {
     const SunkLoss whole = run_to_sink(config, 0, {}, 0.5, batch(), context_);
     for (const bool certain : {true, false}) {
       const SunkLoss chunked = run_to_sink(config, 6, {0.5, certain}, 0.5, batch(), context_);
@@ -436,23 +441,27 @@ TEST_F(Chunk, LossesWhoseGradientIsCertainAreComputedOnce) {
   }
 }
 
-// Those of more tokens than kFreeLossChunk, where no logits have to be made twice.
+// The losses of more than free_loss_chunk tokens are computed in chunks if no logits have to be made twice for that.
 TEST_F(Chunk, LossesOfManyTokensAreComputedInChunksWhereThatIsFree) {
   const auto batch_of = [](int64_t rows) {
-    const at::Tensor ids = at::arange(rows * 16, at::kLong).remainder_(37).view({rows, 16});
+    const at::Tensor ids = at::arange(rows * 8, at::kLong).remainder_(37).view({rows, 8});
     return MicroBatch{ids, labels_that_follow(ids)};
   };
-  const MicroBatch many = batch_of(kFreeLossChunk / 16 + 1), fewer = batch_of(kFreeLossChunk / 16);
-  const ModelConfig config = small("qwen3");
+  const MicroBatch many = batch_of(kFreeChunk / 8 + 1), fewer = batch_of(kFreeChunk / 8);
   const ExpectedGrad certain{1, true};
-  const SunkLoss whole = run_to_sink(config, 0, certain, 1, many, context_);
-  const SunkLoss chunked = run_to_sink(config, -1, certain, 1, many, context_);
-  EXPECT_FALSE(whole.has_grad_before_backward);
-  EXPECT_TRUE(chunked.has_grad_before_backward);
-  EXPECT_FALSE(run_to_sink(config, -1, certain, 1, fewer, context_).has_grad_before_backward);
-  EXPECT_LE((chunked.losses - whole.losses).abs().max().item<double>(), 1e-13);
-  const double norm = whole.weight_grad.norm().item<double>();
-  EXPECT_LE((chunked.weight_grad - whole.weight_grad).norm().item<double>(), 1e-12 * norm);
+  for (const ModelConfig& config : {small("qwen3"), small("granite", kLogitsScaling)}) {
+    SCOPED_TRACE(config.model_type);
+    const SunkLoss whole = run_to_sink(config, 0, certain, 1, many, context_);
+    const SunkLoss chunked = run_to_sink(config, -1, certain, 1, many, context_);
+    EXPECT_FALSE(whole.has_grad_before_backward);
+    EXPECT_TRUE(chunked.has_grad_before_backward);
+    EXPECT_FALSE(run_to_sink(config, -1, certain, 1, fewer, context_).has_grad_before_backward);
+    EXPECT_LE((chunked.losses - whole.losses).abs().max().item<double>(), 1e-13);
+    const double norm = whole.weight_grad.norm().item<double>();
+    EXPECT_LE((chunked.weight_grad - whole.weight_grad).norm().item<double>(), 1e-12 * norm);
+    EXPECT_LE((chunked.input_grad - whole.input_grad).norm().item<double>(),
+              1e-12 * whole.input_grad.norm().item<double>());
+  }
 }
 
 // A weight of 0 is a gradient that is certain, too.

@@ -11,9 +11,6 @@
 
 namespace concord {
 
-// Tokens whose logits are made at a time by default: enough for GEMMs to be as fast as with all of them.
-inline constexpr int64_t kFreeLossChunk = 16384;
-
 // Named as in Megatron and ROLL.
 struct ModelOptions {
   bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
@@ -29,8 +26,9 @@ struct ModelOptions {
   double label_smoothing_factor = 0;
   double z_loss_coeff = 0;
   // Tokens of a micro-batch whose logits exist at a time, see core/models/loss_chunks.h; 0: all of them; -1:
-  // kFreeLossChunk where that does not make any logits twice, else all.
+  // free_loss_chunk unless that makes any logits twice, else all.
   int64_t loss_chunk_size = -1;
+  int64_t free_loss_chunk = 16384;  // with so many tokens GEMMs are as fast as with all of them
   // In training, see core/models/layer_dropout.h.
   double attention_dropout = -1;  // -1: as the model's config.json says
   double hidden_dropout = 0;

@@ -108,7 +108,7 @@ bool OutputLayer::computes_chunks_once(const ExpectedGrad& expected) const {
 
 int64_t OutputLayer::tokens_at_a_time(const ExpectedGrad& expected) const {
   if (options_->loss_chunk_size >= 0) return options_->loss_chunk_size;
-  return !at::GradMode::is_enabled() || computes_chunks_once(expected) ? kFreeLossChunk : 0;
+  return !at::GradMode::is_enabled() || computes_chunks_once(expected) ? options_->free_loss_chunk : 0;
 }
 
 // The tokens for which this rank's rows of the vocabulary are used, whose gradient is a part of a sum.
