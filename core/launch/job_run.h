@@ -23,8 +23,8 @@
 #include "core/launch/job_hello.h"
 #include "core/launch/job_link.h"
 #include "core/launch/job_state.h"
-#include "core/mesh/master_port.h"
 #include "core/launch/roster.h"
+#include "core/mesh/master_port.h"
 
 namespace concord {
 

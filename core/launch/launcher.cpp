@@ -23,12 +23,12 @@
 #include "core/launch/failure_report.h"
 #include "core/launch/job_run.h"
 #include "core/launch/job_watch.h"
-#include "core/mesh/master_port.h"
 #include "core/launch/rank_environment.h"
 #include "core/launch/restart_policy.h"
 #include "core/launch/spare_process.h"
 #include "core/launch/zygote_process.h"
 #include "core/mesh/job_environment.h"
+#include "core/mesh/master_port.h"
 #include "platform/base/sanitizer.hpp"
 
 extern char** environ;

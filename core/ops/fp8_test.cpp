@@ -1,15 +1,19 @@
 #include "core/ops/fp8.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "core/config_error.h"
+#include "core/ops/fp8_layer.h"
 #include "core/ops/swiglu.h"
 #include "core/ops/testing/samples.h"
 
@@ -206,6 +210,111 @@ TEST(Fp8Swiglu, IsThatOfTheTensorInBetween) {
   EXPECT_TRUE(got.rows.to(at::kFloat).equal(expected.rows.to(at::kFloat)));
   EXPECT_TRUE(seen.equal(expected_seen));
   EXPECT_EQ(fp8_swiglu_backward(grad, gate_up, {.format = Fp8Format::e5m2}).rows.sizes(), gate_up.sizes());
+}
+
+// ------------------------------------------------------------------------------------------------------------- layers
+
+// A layer as delayed scaling has it after some steps: amax values that saturate some numbers.
+struct LayerCase {
+  LayerCase() {
+    Draw draw(17);
+    x = draw.normal({3, 5, 24}, at::kFloat).requires_grad_(true);
+    weight = draw.normal({9, 24}, at::kFloat).requires_grad_(true);
+    grad = draw.normal({3, 5, 9}, at::kFloat, 1e-3);
+    main = draw.normal({9, 24}, at::kFloat, 1e-3);
+    layer.input.amax = at::tensor({2.0F});
+    layer.weight.amax = at::tensor({2.5F});
+    layer.grad.amax = at::tensor({2e-3F});
+    layer.grad.format = Fp8Format::e5m2;
+  }
+  Tensor x, weight, grad, main;
+  Fp8Layer layer;
+};
+
+// The numbers that |x| is rounded to, as a matrix in fp64.
+Tensor rounded(const Tensor& x, const Fp8Scaling& scaling) {
+  const Fp8Matrix matrix = fp8_quantise(x.detach().reshape({-1, x.size(-1)}), scaling);
+  return matrix.rows.to(at::kDouble) * matrix.row_scales.to(at::kDouble);
+}
+
+// Expects a b, plus |first|. In fp32 a sum of k products has k roundings, two scales and one further sum have three: each
+// is at most 2^-24 of the sum of magnitudes.
+void expect_product(const char* what, const Tensor& got, const Tensor& a, const Tensor& b, const Tensor& first = {}) {
+  Tensor wanted = at::matmul(a, b), bound = at::matmul(a.abs(), b.abs());
+  if (first.defined()) {
+    wanted += first;
+    bound += first.abs();
+  }
+  bound *= std::ldexp(static_cast<double>(a.size(1) + 3), -24);
+  const Tensor error = (got.detach().to(at::kDouble).view_as(wanted) - wanted).abs();
+  EXPECT_TRUE(error.le(bound).all().item<bool>()) << what << ": off by " << largest(error);
+}
+
+// The whole layer with autograd, and the halves of its backward that tensor parallelism and zero-bubble schedules call.
+TEST(Fp8Layer, ComputesTheProductsOfItsRoundedNumbersInEveryWay) {
+  LayerCase c;
+  const Tensor x = rounded(c.x, c.layer.input), w = rounded(c.weight, c.layer.weight),
+               g = rounded(c.grad, c.layer.grad);
+  const Tensor y = fp8_linear(c.x, c.weight, {}, nullptr, c.layer);
+  expect_product("y", y, x, w.t());
+  y.backward(c.grad);
+  expect_product("dx", c.x.grad(), g, w);
+  expect_product("dW", c.weight.grad(), g.t(), x);
+  expect_product("dx, alone", fp8_input_grad(c.grad, c.weight, c.layer), g, w);
+  expect_product("dW, alone", fp8_weight_grad(nullptr, c.grad, c.x, c.layer), g.t(), x);
+
+  const Tensor before = c.main.to(at::kDouble);
+  const GradSink whole{c.main.clone()}, alone{c.main.clone()};
+  fp8_linear(c.x, c.weight, {}, &whole, c.layer).backward(c.grad);
+  fp8_weight_grad(&alone, c.grad, c.x, c.layer);
+  expect_product("dW into a sink", whole.main, g.t(), x, before);
+  expect_product("dW into a sink, alone", alone.main, g.t(), x, before);
+}
+
+// Only passes of training count inputs, and a weight is read again after it was forgotten.
+TEST(Fp8Layer, SeesInputsOfTrainingAndRemembersItsWeight) {
+  LayerCase c;
+  c.layer.input.seen = at::zeros({1});
+  const at::NoGradGuard no_grad;
+  c.layer.count_inputs(false);
+  const Tensor y = fp8_linear(c.x, c.weight, {}, nullptr, c.layer);
+  EXPECT_EQ(c.layer.input.seen.item<float>(), 0);
+  c.layer.count_inputs(true);
+  fp8_linear(c.x, c.weight, {}, nullptr, c.layer);
+  EXPECT_EQ(c.layer.input.seen.item<float>(), largest(c.x));
+  std::fill_n(c.weight.mutable_data_ptr<float>(), c.weight.numel(), 0.0F);  // as a kernel of an optimizer would
+  EXPECT_TRUE(fp8_linear(c.x, c.weight, {}, nullptr, c.layer).equal(y));
+  c.layer.forget_weight();
+  EXPECT_EQ(largest(fp8_linear(c.x, c.weight, {}, nullptr, c.layer)), 0);
+}
+
+// fp8_mlp is two layers with SwiGLU in between, whose rounding to fp32 is the only difference: it changes the 8-bit
+// number of at most a few of 75 elements, each of which is 1/16 of the sums that it enters.
+TEST(Fp8Layer, AnMlpIsTwoLayersWithSwigluInBetween) {
+  LayerCase one, other;
+  const auto down_of = [](LayerCase& c) {
+    Draw draw(23);
+    auto down = std::make_unique<LayerCase>();
+    down->weight = draw.normal({6, 5}, at::kFloat).requires_grad_(true);
+    down->layer.input.amax = at::tensor({3.0F});
+    c.weight = draw.normal({10, 24}, at::kFloat).requires_grad_(true);
+    return down;
+  };
+  const auto down = down_of(one), other_down = down_of(other);
+  const Tensor grad = Draw(29).normal({3, 5, 6}, at::kFloat, 1e-3);
+  const GradSink up_sink{at::zeros({10, 24})}, down_sink{at::zeros({6, 5})};
+  const Tensor y = fp8_mlp(one.x, {one.weight, &up_sink, &one.layer}, {down->weight, &down_sink, &down->layer});
+  const Tensor middle = swiglu(fp8_linear(other.x, other.weight, {}, nullptr, other.layer));
+  const Tensor wanted = fp8_linear(middle, other_down->weight, {}, nullptr, other_down->layer);
+  const auto expect_near = [](const char* what, const Tensor& got, const Tensor& expected) {
+    EXPECT_LE((got - expected).norm().item<double>(), expected.norm().item<double>() / 16) << what;
+  };
+  expect_near("y", y, wanted);
+  y.backward(grad);
+  wanted.backward(grad);
+  expect_near("dx", one.x.grad(), other.x.grad());
+  expect_near("dW of gate and up", up_sink.main, other.weight.grad());
+  expect_near("dW of down", down_sink.main, other_down->weight.grad());
 }
 
 TEST(Fp8Quantise, RefusesWhatIsNoMatrix) {

@@ -104,7 +104,8 @@ TEST(OffloadedOptimizer, IsRefusedOnAllRanksIfTheMachineHasTooLittleMemoryForAll
     EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); }, ThrowsMessage<ConfigError>(HasSubstr("rank 1")));
     Training without(job, at::kFloat, offloaded(0));
     set_limit(-1);
-    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); }, ThrowsMessage<ConfigError>(HasSubstr("a number of GiB > 0")));
+    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); },
+                ThrowsMessage<ConfigError>(HasSubstr("a number of GiB > 0")));
   });
 }
 
