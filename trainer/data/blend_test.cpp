@@ -280,6 +280,33 @@ TEST(DocumentEnds, SamplesWithoutDocumentsOrWithoutTheirEndAreRefused) {
       HasSubstr("give eod_token_id"));
 }
 
+// Only rows that are cut from documents have ends of documents inside: one source with other samples makes the blend one
+// of these.
+TEST(DocumentEnds, OfABlendNeedDocumentsInAllOfItsSources) {
+  const Folder folder;
+  const std::string one = write_file(folder / "a.txt", "ab\n\ncd\n\nef"),
+                    other = write_file(folder / "b.txt", "uv\n\nwx\n\nyz");
+  const std::string samples = write_file(folder / "c.jsonl", "{\"input_ids\": [1, 2]}\n{\"input_ids\": [3, 4]}\n");
+  constexpr int64_t kEnd = 256, x = kIgnoredToken;
+  DataArguments arguments{.seq_length = 4,
+                          .micro_batch_size = 4,
+                          .shuffle = false,
+                          .reset_position_ids = true,
+                          .eod_mask_loss = true,
+                          .eod_token_id = kEnd};
+  for (const auto& blend : {std::vector{one, samples}, std::vector{samples, one}}) {
+    arguments.blend = blend;
+    EXPECT_THAT(config_error([&] { DataLoader{arguments}; }), HasSubstr("these samples come one by one"));
+  }
+  arguments.blend = {one, other};
+  const TokenBatch batch = DataLoader(arguments).next()->front();
+  EXPECT_EQ(batch.ids, (std::vector<int64_t>{'a', 'b', kEnd, 'c', 'u', 'v', kEnd, 'w',  //
+                                             'd', kEnd, 'e', 'f', 'x', kEnd, 'y', 'z'}));
+  EXPECT_EQ(batch.labels, (std::vector<int64_t>{'b', kEnd, x, 'd', 'v', kEnd, x, 'x',  //
+                                                kEnd, x, 'f', kEnd, kEnd, x, 'z', kEnd}));
+  EXPECT_EQ(batch.position_ids, (std::vector<int64_t>{0, 1, 2, 0, 0, 1, 2, 0, 0, 1, 0, 1, 0, 1, 0, 1}));
+}
+
 TEST(BatchRamp, GrowsAndResumesWithTheSameSamplesOnAnyRanks) {
   const Folder folder;
   std::string lines;
