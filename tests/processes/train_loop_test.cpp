@@ -116,7 +116,9 @@ TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
 // Megatron's numbers of a run whose length is in samples: steps, batch sizes and the learning rates of both groups.
 TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
   const auto golden = nlohmann::json::parse(std::ifstream(kGolden + "/data/runs.json"))["runs"];
-  for (const size_t which : {0u, 3u}) {  // with a ramp on two ranks, with a batch that is decreased on one
+  // With a ramp on two ranks; on one rank with a batch that is decreased, and with a ramp that is longer than the run.
+  for (const size_t which : {0u, 3u, 4u}) {
+    SCOPED_TRACE(which);
     const nlohmann::json& of = golden[which];
     const std::string ranks = std::to_string(of["dp_size"].get<int>());
     const auto text = [&](const char* name) { return of[name].dump(); };
@@ -151,8 +153,10 @@ TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
                    "--save_strategy",
                    "no"};
     if (of["decrease_batch_size_if_needed"].get<bool>()) words.push_back("--decrease_batch_size_if_needed");
-    if (!of["rampup_batch_size"].is_null()) words = words + Words{"--rampup_batch_size", "2,2,8"};
-    const std::string out = "samples" + ranks;
+    if (const nlohmann::json& ramp = of["rampup_batch_size"]; !ramp.is_null()) {
+      words = words + Words{"--rampup_batch_size", ramp[0].dump() + "," + ramp[1].dump() + "," + ramp[2].dump()};
+    }
+    const std::string out = "samples" + std::to_string(which);
     run(out, words);
     const auto lines = read_steps(path(out));
     ASSERT_EQ(lines.size(), of["train_iters"].get<size_t>());

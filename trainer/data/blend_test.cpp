@@ -182,7 +182,7 @@ class Rows : public SampleSource {
 // Megatron's samplers and calculators, with the position that a resumed run begins at.
 TEST(BatchRamp, RunsReadMegatronsSamplesAlsoAfterTheyAreResumed) {
   const nlohmann::json golden = golden_runs();
-  ASSERT_EQ(golden["runs"].size(), 4U);
+  ASSERT_EQ(golden["runs"].size(), 5U);
   for (const nlohmann::json& run : golden["runs"]) {
     const int64_t ranks = run["dp_size"], micro = run["micro_batch_size"], resumed = run["resumed_after"];
     std::vector<std::vector<int64_t>> rows(run["samples"].get<size_t>());

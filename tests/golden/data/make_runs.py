@@ -88,7 +88,8 @@ def main():
     runs = [run(39, 4, 1, 2, [2, 2, 8], 64, 5, lr, decoupled, 10, 0),
             run(60, 12, 2, 2, [4, 4, 30], 96, 3, lr, decoupled, 12, 48),
             run(50, 8, 2, 1, None, 64, 2, lr, decoupled, 7, 0),
-            run(40, 7, 2, 1, None, 64, 3, lr, decoupled, 8, 0, decrease=True)]
+            run(40, 7, 2, 1, None, 64, 3, lr, decoupled, 8, 0, decrease=True),
+            run(5, 8, 1, 1, [2, 2, 16], 64, 1, lr, decoupled, 2, 0)]  # ends while the batch grows
     document = {"eod": EOD, "document_ends": list(document_ends()), "runs": runs}
     print(json.dumps(document))
 
