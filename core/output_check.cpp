@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using FileId = std::pair<dev_t, ino_t>;  // the same for all links to a file
+using FileId = std::pair<dev_t, ino_t>;  // all links to a file share it
 
 std::optional<FileId> file_id(const std::string& path) {
   struct stat state{};

@@ -14,8 +14,8 @@ struct OutputRules {
   bool in_live_run = false;              // the folder of a running job is fine, as this process may belong to it
 };
 
-// Throws ConfigError unless |path| can become a new file, or an existing regular file can be replaced. |argument|
-// ("--out") is for messages. An empty |path|, and "-" for standard output, pass.
+// Throws ConfigError unless |path| can become a new file, or an existing regular file can be replaced. Messages
+// name |argument| ("--out"). An empty |path|, and "-" for standard output, pass.
 void check_output_file(const std::string& argument, const std::string& path, const OutputRules& rules);
 
 // Throws ConfigError if an input of |rules| is in the folder |path|, which |argument| is about to replace.

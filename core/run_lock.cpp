@@ -53,7 +53,7 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
 
 bool is_held(int error) { return error == EAGAIN || error == EACCES; }
 
-// Opens the file anew for each look: only then a network file system asks its server.
+// Opens the file for each look: only then a network file system asks its server.
 bool is_beating(const fs::path& path, const std::string& text, const LockHolder& holder,
                 const RunLockOptions& options) {
   constexpr int kLooksPerBeat = 5;
@@ -182,7 +182,7 @@ void RunLock::take() {
   is_holder_ = true;
   write_holder();
   if (has_locks_) return;
-  // Of several that write at the same time the last one has the lock.
+  // If several write at the same time, the last one has the lock.
   std::this_thread::sleep_for(options_.beat / 5);
   const UniqueFd file = open_lock_file(path_, O_RDONLY);
   const std::optional<LockHolder> holder = file ? parse_holder(lock_content(file)) : std::nullopt;

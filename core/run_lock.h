@@ -33,7 +33,7 @@ std::string host_name();
 struct LockHolder {
   std::string host;
   int64_t pid = 0;
-  std::string job;  // the same in all processes of a job
+  std::string job;  // all processes of a job have one name
 
   bool operator==(const LockHolder&) const = default;
 };
@@ -57,7 +57,7 @@ struct RunLockOptions {
 class RunLock {
  public:
   // Creates |folder| if it does not exist. If a process of the same |job| holds the lock, shares it, and takes over if
-  // that process ends. Waits: for missed heartbeats only. Throws ConfigError that names host and pid if another job
+  // that process exits. Waits: for missed heartbeats only. Throws ConfigError that names host and pid if another job
   // holds it, or if the file cannot be written or is not a lock of this program.
   RunLock(std::filesystem::path folder, const std::string& job, RunLockOptions options = {});
   ~RunLock();

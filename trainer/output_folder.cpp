@@ -130,10 +130,10 @@ void check_writable(const OutputRequest& request) {
 void check_nothing_foreign(const OutputRequest& request) {
   for (const fs::path& each : checkpoints_in(request.folder)) {
     if (is_own_checkpoint(each)) continue;
-    throw ConfigError(fmt::format(
-        "output_dir '{}' contains '{}', which is not a checkpoint of Concord (it has neither {} nor {}) and "
-        "will not be replaced; move it away, or choose another folder",
-        request.folder.string(), each.filename().string(), kManifestFile, kMetadataFile));
+    throw ConfigError(
+        fmt::format("output_dir '{}' contains '{}', which was not written by Concord (it has neither {} nor {}) and "
+                    "will not be replaced; move it away, or choose another folder",
+                    request.folder.string(), each.filename().string(), kManifestFile, kMetadataFile));
   }
 }
 

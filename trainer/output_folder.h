@@ -68,7 +68,7 @@ std::optional<int64_t> checkpoint_step(const std::filesystem::path& path);
 bool is_own_checkpoint(const std::filesystem::path& path);
 // All that is called folder/checkpoint-<step>, oldest first.
 std::vector<std::filesystem::path> checkpoints_in(const std::filesystem::path& folder);
-// Those that Concord wrote.
+// Like checkpoints_in(), without what Concord did not write.
 std::vector<std::filesystem::path> own_checkpoints_in(const std::filesystem::path& folder);
 // The newest of these that a run can be resumed from.
 std::optional<int64_t> newest_resumable_step(const std::filesystem::path& folder);
@@ -77,8 +77,8 @@ std::vector<int64_t> resumable_steps(const std::filesystem::path& folder);
 // Gives checkpoints of later steps than |step| another name, checkpoint-<step>.not-on-all-machines, with .2 and so on
 // where there is one by that name. Returns the new names. For one process of a machine. Throws std::runtime_error.
 std::vector<std::string> set_later_aside(const std::filesystem::path& folder, int64_t step);
-// Removes the oldest own checkpoints until |limit| are left; 0: none. The newest and |best|, which may be empty, stay even
-// where these are more than |limit|, as in HF. For one process of a job. Throws std::runtime_error.
+// Removes the oldest own checkpoints until |limit| are left; 0: none. The newest and |best|, which may be empty, stay
+// even where these are more than |limit|, as in HF. For one process of a job. Throws std::runtime_error.
 void keep_newest(const std::filesystem::path& folder, int64_t limit, const std::filesystem::path& best = {});
 std::filesystem::path checkpoint_folder(const std::filesystem::path& folder, int64_t step);
 

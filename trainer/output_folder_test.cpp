@@ -130,7 +130,7 @@ TEST_F(OutputFolder, WhatIsOnlyCalledACheckpointIsNeitherCountedNorRemoved) {
                           folder_ / "checkpoint-6", folder_ / "checkpoint-7"));
   EXPECT_TRUE(set_later_aside(folder_, 6).empty());
   leave_run_mark(folder_);
-  EXPECT_THAT(refusal(folder_, true), HasSubstr("contains 'checkpoint-1', which is not a checkpoint of Concord"));
+  EXPECT_THAT(refusal(folder_, true), HasSubstr("contains 'checkpoint-1', which was not written by Concord"));
 }
 
 TEST_F(OutputFolder, AModelFolderWithFilesOfOthersIsNotRemoved) {

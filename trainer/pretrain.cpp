@@ -167,9 +167,14 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   try {
     if (hooks.initialized) hooks.initialized(job);
     const bool has_own_folder = arguments.saving.on_each_node && environment.local_rank == 0;
+    OutputRequest locked = request;
+    if (arguments.saving.on_each_node) {  // one name for all machines, whose launchers may have one each
+      locked.job = broadcast_text(job, job.rank() == 0 ? make_nonce() : "", 0);
+      locked.is_unique_job = true;
+    }
     run_together(job, [&] {  // what one machine refuses ends the job on all of them
       if (environment.rank == 0 || has_own_folder) {
-        lock = lock_output_folder(request);
+        lock = lock_output_folder(locked);
         check_output_folder(request);
       }
       if (environment.rank == 0) trackers = make_trackers(arguments.report);

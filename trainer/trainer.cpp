@@ -601,7 +601,7 @@ void Trainer::save_checkpoint(SaveJob::Source source) {
   window_.save_seconds += std::chrono::duration<double>(waited).count();
 }
 
-// Whether something that Concord did not write is called |folder| on a machine that writes it: it stays, and the run goes on.
+// Whether something that Concord did not write is called |folder| on a machine that writes it. It stays.
 bool Trainer::is_in_the_way(const std::filesystem::path& folder) {
   std::error_code ignored;
   const bool is_foreign = job_.rank() == plan_.writing_rank() && std::filesystem::exists(folder, ignored) &&
@@ -609,7 +609,7 @@ bool Trainer::is_in_the_way(const std::filesystem::path& folder) {
   if (is_foreign) {
     loader::log(
         CONCORD_LOG_WARN, "train",
-        fmt::format("the checkpoint of step {} is skipped: {} exists and is not a checkpoint of Concord; move it away",
+        fmt::format("the checkpoint of step {} is skipped: {} exists and was not written by Concord; move it away",
                     state_.global_step, folder.string()));
   }
   return reduced(job_, is_foreign ? 1 : 0, ReduceOp::kMax) != 0;

@@ -92,12 +92,12 @@ TEST_F(TrainLock, WhatIsOnlyCalledACheckpointIsRefusedAtTheStartAndStays) {
   for (const std::string flag : {"--overwrite_output_dir", "--resume_from_checkpoint"}) {
     TrainProgram program(words({flag, "true", "--override_opt_param_scheduler"}));
     EXPECT_EQ(program.exit_code(), 2);
-    EXPECT_THAT(program.err(), AllOf(HasSubstr("'checkpoint-3'"), HasSubstr("not a checkpoint of Concord")));
+    EXPECT_THAT(program.err(), AllOf(HasSubstr("'checkpoint-3'"), HasSubstr("was not written by Concord")));
   }
   EXPECT_TRUE(fs::exists(path("out/checkpoint-3/notes.txt")));
 }
 
-// A restarted attempt does not look again: its job goes on without the checkpoint of that step.
+// A restarted attempt does not look again: its job continues without the checkpoint of that step.
 TEST_F(TrainLock, WhatGetsTheNameOfACheckpointDuringARunStaysAndTheRunGoesOn) {
   write_note(path("out/checkpoint-4/notes.txt"));
   std::ofstream(path("out/.concord-run.json")) << R"({"format": 1, "job": "x"})";

@@ -218,11 +218,11 @@ int stopped(const Run& run) {
 
 // Nothing but what an earlier chaos has written is overwritten, and that only where the job may overwrite its folder.
 void check_folder(const fs::path& folder, bool may_overwrite) {
-  constexpr std::string_view kOurs[] = {"reference",  "faults",         "reference.log",
-                                        "faults.log", "recovery.jsonl", kRunLockFile};
+  constexpr std::string_view kOurs[] = {"reference", "faults", "reference.log", "faults.log", "recovery.jsonl"};
   if (!fs::exists(folder)) return;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
+    if (name == kRunLockFile) continue;
     if (std::ranges::find(kOurs, name) == std::ranges::end(kOurs)) {
       throw ConfigError(
           fmt::format("output_dir '{}' contains '{}', which concord chaos has not written; choose another "

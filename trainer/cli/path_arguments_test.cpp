@@ -1,8 +1,8 @@
 // Every argument that names a file or a folder, given what is none: a pipe that nobody writes to, a device that never
 // ends, a folder, a file with a zero byte and more behind its end. The program says what is wrong and ends. Arguments
-// that name an output are also given what must not be lost: a file that exists, an input of the command, the folder of a
-// running job. Which arguments there are is read from the program itself: one that is not in the tables below fails the
-// test.
+// that name an output are also given what must not be lost: a file that exists, an input of the command, the folder of
+// a running job. Which arguments there are is read from the program itself: one that is not in the tables below fails
+// the test.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 

@@ -90,7 +90,7 @@ bool is_tokenizer_file(std::string_view name) {
                      [&](std::string_view beginning) { return name.starts_with(beginning); });
 }
 
-// Whoever writes |folder| anew deletes it: it must not hold anything else.
+// A new tokenizer replaces the whole folder, so it must not hold anything else.
 void check_only_tokenizer_files(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(folder, error);
