@@ -59,6 +59,30 @@ TEST(CudaPlugin, MakesEachProcessAHostOfItsOwnWhereADeviceIsShared) {
   EXPECT_EXIT(open_and_tell(), testing::ExitedWithCode(0), "");
 }
 
+// In a separate process, for the same reason. A choice of the user's stays.
+TEST(CudaPlugin, FixesTheOrderOfSumsInDeterministicMode) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto open_and_tell = [] {
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8", 1);
+    unsetenv("NCCL_ALGO");
+    setenv("FAKE_CUDA_DEVICES", "1", 1);
+    sdk::TestHost::set_config("cuda.nccl", FAKE_NCCL_PATH);
+    sdk::TestHost::set_config("deterministic", "1");
+    const sdk::TestHost host(FAKE_PLUGIN_PATH);
+    const concord_core_table& core = host.core();
+    bool declared = false;
+    for (int64_t i = 0; i < core.capability_count; ++i) {
+      const concord_capability& each = core.capabilities[i];
+      declared |= std::string(each.name) == CONCORD_CAP_COMM_DETERMINISTIC && each.value == 1;
+    }
+    std::_Exit(declared && std::string(getenv("NCCL_ALGO")) == "^NVLS,NVLSTree" &&
+                       std::string(getenv("CUBLAS_WORKSPACE_CONFIG")) == ":16:8"
+                   ? 0
+                   : 1);
+  };
+  EXPECT_EXIT(open_and_tell(), testing::ExitedWithCode(0), "");
+}
+
 TEST(CudaPlugin, EveryCapabilityItDoesNotHaveSaysWhy) {
   const concord_core_table& core = fake_host().core();
   std::map<std::string, int64_t> listed;

@@ -1,4 +1,5 @@
 // initialize, finalize and the seeds, in real processes.
+#include <ATen/Context.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/rand.h>
 #include <arpa/inet.h>
@@ -61,6 +62,18 @@ TEST(Initialize, IsIdempotentAndResetsTheSeeds) {
     EXPECT_EQ(&initialize(args), &job);
     EXPECT_EQ(job.rng().save(), fresh);
     EXPECT_TRUE(at::rand({8}).equal(first)) << "libtorch's generator starts afresh, too";
+  });
+}
+
+TEST(Initialize, TellsLibtorchAndThePluginOfDeterministicMode) {
+  expect_job(1, {.deterministic_mode = true}, [](ParallelContext&) {
+    EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
+    EXPECT_FALSE(at::globalContext().deterministicAlgorithmsWarnOnly());
+    EXPECT_STREQ(loader::config("deterministic"), "1");
+  });
+  expect_job(1, {}, [](ParallelContext&) {
+    EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+    EXPECT_EQ(loader::config("deterministic"), nullptr);
   });
 }
 
