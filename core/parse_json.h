@@ -13,7 +13,7 @@ namespace concord {
 // follows. |place| ("config.json") begins the sentence.
 void refuse_zero_byte(std::string_view text, const std::string& place);
 
-// What |error| says, without the library's own words about itself: "the key 'name' is missing", "type must be string, but
+// Returns the message of |error| without the library's prefix: "the key 'name' is missing", "type must be string, but
 // is number". One short line.
 std::string json_reason(const nlohmann::json::exception& error);
 

@@ -13,7 +13,7 @@ namespace concord {
 // unavailable". None for any other error. Threads: any; reads limits and /proc.
 std::optional<std::string> what_is_short(const std::exception& error);
 
-// What libtorch said, without the list of its own calls that follows the message. Pure.
+// Returns libtorch's message |said| without its backtrace. Pure.
 std::string_view without_backtrace(std::string_view said);
 
 }  // namespace concord

@@ -23,7 +23,7 @@ struct SaveChunk {
   size_t set = 0;              // of the plan
   std::vector<ShardRun> runs;  // |local| counts from |data|
   const std::byte* data = nullptr;
-  const void* allocation = nullptr;  // the begin of the storage that |data| is in; two storages are two allocations
+  const void* allocation = nullptr;  // start of the storage that |data| is in; two storages are two allocations
   int64_t element_size = 0;
   int64_t bytes = 0;
   bool on_host = true;
@@ -34,15 +34,14 @@ struct SaveChunk {
 // One copy of a plan of copies into a buffer.
 struct ChunkCopy {
   const std::byte* from = nullptr;
-  int64_t to = 0;  // bytes from the begin of the buffer
+  int64_t to = 0;  // offset in the buffer, in bytes
   int64_t bytes = 0;
   bool operator==(const ChunkCopy&) const = default;
 };
 
-// Copies of the chunks on a device into one buffer, and the bytes that it needs. Chunks that follow each other in an
-// allocation are one copy. No copy crosses allocations, also where these are neighbours in memory: CUDA refuses that.
-// Other copies begin at multiples of |alignment|. |out_offsets| gets one entry per chunk: where it begins, -1 on the
-// host.
+// Returns the copies of all chunks on a device into one buffer of |out_bytes| bytes. Consecutive chunks of an allocation
+// are one copy. No copy crosses allocations, even if they are neighbours in memory: CUDA refuses that. Copies begin at
+// multiples of |alignment|. Sets |out_offsets| to the offset of each chunk in the buffer, -1 for chunks on the host.
 std::vector<ChunkCopy> plan_copies(std::span<const SaveChunk> chunks, int64_t alignment, int64_t* out_bytes,
                                    std::vector<int64_t>* out_offsets);
 

@@ -214,7 +214,7 @@ TEST(Fp8Swiglu, IsThatOfTheTensorInBetween) {
 
 // ------------------------------------------------------------------------------------------------------------- layers
 
-// A layer as delayed scaling has it after some steps: amax values that saturate some numbers.
+// A layer with delayed scaling after a few steps: amax values that saturate some numbers.
 struct LayerCase {
   LayerCase() {
     Draw draw(17);

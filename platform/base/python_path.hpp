@@ -7,7 +7,7 @@
 
 namespace concord {
 
-// The absolute entries of |path|, in their order.
+// Returns the absolute entries of |path|, in order.
 inline std::string absolute_python_path(std::string_view path) {
   std::string kept;
   for (size_t begin = 0; begin <= path.size();) {

@@ -1,4 +1,4 @@
-// What delayed scaling remembers of a layer in 8 bits: the largest values over all ranks that have the layer.
+// The amax history of FP8 layers under delayed scaling: the largest values over all ranks that have the layer.
 #include <gtest/gtest.h>
 
 #include <algorithm>

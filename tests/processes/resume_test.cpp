@@ -54,8 +54,8 @@ class ResumeRow : public TrainResume {
   }
 };
 
-// Each layout reads what the one before it has written, and writes it again: the files are the same to the last byte.
-// Of layouts whose parts others have, and of every pair: resume_layouts_test.
+// Each layout reads what the one before it has written, and writes it again: the files are bitwise identical.
+// resume_layouts_test has every pair.
 TEST_F(ResumeRow, ACheckpointIsTheSameUnderEveryLayout) {
   const std::set<std::string> in_others = {"dp2", "tp2", "pp2", "dp4_zero", "tp2_pp2"};
   std::string last;
@@ -64,7 +64,7 @@ TEST_F(ResumeRow, ACheckpointIsTheSameUnderEveryLayout) {
   }
 }
 
-// The same for experts that are whole on a rank, split, and both.
+// Like the test above, with experts that are whole on a rank, split, and both.
 TEST_F(ResumeRow, ACheckpointOfExpertsIsTheSameUnderEveryLayout) {
   tokens_ = kExpertTokens;
   std::string last;

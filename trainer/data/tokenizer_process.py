@@ -319,7 +319,7 @@ CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 PIECES = {CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|" + REST: "qwen2",
           CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|" + REST: "llama3"}
-MOST_ADDED = 1 << 15  # bytes of all added tokens together, as the greeting has them
+MOST_ADDED = 1 << 15  # bytes of all added tokens together in the greeting
 
 
 def piece_rule(path):

@@ -46,13 +46,13 @@ class LineReader {
   // The next line, without its end; none after the last whole line: a line without its end is not returned. Valid until
   // the next call. Throws std::runtime_error if the file cannot be read.
   std::optional<std::string_view> next();
-  int64_t number() const { return number_; }  // of the line that next() returned, counted from 1
+  int64_t number() const { return number_; }  // number of the line that next() returned, starting at 1
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
   std::optional<InputFile> file_;
-  std::string text_;  // what was read and not yet returned, from |begin_| on
+  std::string text_;  // bytes that were read and not yet returned, starting at |begin_|
   size_t begin_ = 0;
   uint64_t place_ = 0;  // in the file, of the end of |text_|
   int64_t number_ = 0;

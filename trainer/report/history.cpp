@@ -148,7 +148,7 @@ std::runtime_error invalid_line(const LineReader& lines, const std::string& why)
   return std::runtime_error(fmt::format("{}:{}: invalid line of metrics: {}", lines.path(), lines.number(), why));
 }
 
-// What |read| makes of the next line; none at the end.
+// Returns the result of |read| for the next line, nullopt at the end.
 template <typename Read>
 auto next_entry(LineReader& lines, Read read) {
   using Entry = decltype(read(ordered_json()));

@@ -72,7 +72,7 @@ inline constexpr const char* kRankTimesFile = "rank_times.jsonl";
 // other invalid line throws std::runtime_error with its number.
 RunHistory read_history(const std::string& folder);
 
-// Reads the same steps and evaluations one at a time, in their order. Threads: one at a time.
+// Reads the same steps and evaluations one at a time, in order. Threads: one at a time.
 class HistoryReader {
  public:
   explicit HistoryReader(const std::string& folder);
