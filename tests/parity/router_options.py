@@ -8,6 +8,8 @@ Exit code 77: transformers is not there, nothing was compared.
 """
 
 import argparse
+import itertools
+import json
 import math
 import sys
 import tempfile
@@ -15,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import train_experts
-from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
+from random_models import load_file, make_model, torch, transformers  # exits with 77 where they are not
 
 train_experts.STEPS = 3
 train_experts.WEIGHT = 3e-5  # the first updates of Adam are signs, so that gradients near 0 have large ones
@@ -31,6 +33,7 @@ MODELS = {
     "glm4_moe": COMMON | {"n_routed_experts": 8, "n_shared_experts": 1, "n_group": 2, "topk_group": 1,
                           "first_k_dense_replace": 0, "routed_scaling_factor": 1.5},
 }
+MODELS["glm4_moe, one group"] = MODELS["glm4_moe"] | {"n_group": 1}  # what the biases choose is not what has the best scores
 AUX, Z, BIAS_RATE = 0.5, 0.02, 0.01
 
 TP_SP = ["tensor_model_parallel_size: 2", "sequence_parallel: true"]
@@ -64,12 +67,16 @@ PP = ("pp 2", 2, 1, ["pipeline_model_parallel_size: 2"], whole)
 ZB = ("pp 2, dp 2, ep 2, zb-h1", 4, 2, ["pipeline_model_parallel_size: 2", "pipeline_schedule: zb-h1"] + EP, whole)
 TOKENS = ("per token, recomputed", 1, 1, ["calculate_per_token_loss: true", "recompute_granularity: full"], whole)
 
-# model, moe_router_load_balancing_type, (capacity factor, policy), layouts
+PADDED = ("dp 2, ep 2, padded to capacity", 2, 2, EP + ["moe_pad_expert_input_to_capacity: true"], whole)
+UNEVEN = (32, 4, 12, 28)  # tokens of the rows of each micro-batch of a step, so that data-parallel ranks differ
+
+# model, moe_router_load_balancing_type, (capacity factor, policy), layouts, tokens of rows
 CASES = [
     ("qwen3_moe", "global_aux_loss", None, [ONE, DP, TP, CP, ZB, TOKENS]),
     ("glm4_moe", "seq_aux_loss", None, [ONE, DP, CP, PP, TOKENS]),
     ("glm4_moe", "aux_loss", (1.0, "probs"), [ONE, SP_EP]),
-    ("glm4_moe", "global_aux_loss", None, [DP]),
+    ("glm4_moe, one group", "global_aux_loss", None, [DP]),
+    ("glm4_moe, one group", "seq_aux_loss", (0.75, "probs"), [ONE, DP, PADDED, ETP], UNEVEN),
     ("qwen3_moe", "none", (0.75, "probs"), [ONE, DP, CP, ETP, SP_EP, TP_ONLY]),
     ("qwen2_moe", "none", (1.0, "position"), [ONE, CP, ZB, ETP, TOKENS, SP_ETP]),
 ]
@@ -104,20 +111,21 @@ class Routers:
 
     def __init__(self, model, capacity, positions):
         self.gates = [m for m in model.modules() if type(m).__name__.endswith(("TopKRouter", "TopkRouter"))]
-        self.logits, self.chosen = [], [0] * len(self.gates)
+        self.logits, self.chosen, self.length = [], [0] * len(self.gates), 0
         for number, gate in enumerate(self.gates):
             gate.forward = self.patched(number, gate.forward, capacity, positions)
 
     def patched(self, number, forward, capacity, positions):
         def call(hidden):
             logits, weights, indices = forward(hidden)
-            experts, rows = logits.shape[-1], logits.reshape(-1, logits.shape[-1]).shape[0] // LENGTH
-            self.logits.append(logits.reshape(rows, LENGTH, experts).float())
+            experts, length = logits.shape[-1], self.length
+            rows = logits.numel() // experts // length
+            self.logits.append(logits.reshape(rows, length, experts).float())
             used = dense_map(indices, experts)
             if capacity:
                 mask = torch.ones_like(indices, dtype=torch.bool)
-                for part in positions(LENGTH):  # tokens in Megatron's order: of a position all rows
-                    places = torch.tensor([row * LENGTH + at for at in part for row in range(rows)])
+                for part in positions(length):  # tokens in Megatron's order: of a position all rows
+                    places = torch.tensor([row * length + at for at in part for row in range(rows)])
                     mask[places] = kept(weights[places], indices[places], experts, *capacity)
                 weights = weights * mask
                 used = torch.zeros_like(used).scatter(1, indices, mask)
@@ -149,7 +157,8 @@ def balancing_loss(kind, logits, sigmoid, k, counts_of_step):
     return (scores.sum((0, 1)) * counts).sum() * experts / (k * total**2)
 
 
-def train_reference(folder, ids, kind, capacity, dp, positions):
+def train_reference(folder, batches, kind, capacity, dp, positions):
+    """|batches|: the micro-batches of all steps."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     k, sigmoid = model.config.num_experts_per_tok, model.config.model_type == "glm4_moe"
     routers = Routers(model, capacity, positions)
@@ -159,11 +168,13 @@ def train_reference(folder, ids, kind, capacity, dp, positions):
         for group in optimizer.param_groups:
             group["lr"] = train_experts.lr_at(step)
         optimizer.zero_grad()
-        parts = ids[(step - 1) * BATCH:step * BATCH].split(MICRO)
+        count = BATCH // MICRO
+        parts = batches[(step - 1) * count:step * count]
         logged, so_far = 0.0, [0] * len(routers.gates)
         for first in range(0, len(parts), dp):  # what the data-parallel ranks have at the same time
             outputs = []
             for part in parts[first:first + dp]:
+                routers.length = part.shape[1]
                 loss = model(input_ids=part, labels=part).loss
                 outputs.append((loss, routers.take()))
             for layer in range(len(so_far)):
@@ -202,21 +213,26 @@ def check_drop_rate(folder, capacity):
         assert not any("token_drop_rate" in line for line in lines)
 
 
-def compare_case(program, family, kind, capacity, layouts):
+def compare_case(program, name_of_model, kind, capacity, layouts, lengths=(LENGTH, )):
+    family = name_of_model.split(",")[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = make_model(family, MODELS[family], 3).float()
+        model = make_model(family, MODELS[name_of_model], 3).float()
         for key, buffer in model.named_buffers():
             if key.endswith("e_score_correction_bias"):
                 buffer.copy_(torch.linspace(-0.2, 0.2, len(buffer)))
         model.save_pretrained(folder / "model")
-        ids = train_experts.make_tokens(MODELS[family]["vocab_size"])
-        save_file({"input_ids": ids, "labels": ids.clone()}, folder / "data.safetensors")
+        batches = train_experts.make_tokens(COMMON["vocab_size"]).split(MICRO)
+        batches = [part[:, :length] for part, length in zip(batches, itertools.cycle(lengths))]
+        (folder / "data.jsonl").write_text("".join(json.dumps({"input_ids": row}) + "\n" for part in batches for row in part.tolist()))
         for layout, world, dp, words, positions in layouts:
-            wanted, steps = train_reference(folder / "model", ids, kind, capacity, dp, positions)
+            wanted, steps = train_reference(folder / "model", batches, kind, capacity, dp, positions)
             wanted.save_pretrained(folder / "wanted")
-            got = train_experts.run_here(program, folder, folder / "model", world, arguments_of(kind, capacity, dp) + words)
-            train_experts.compare(f"{family}, {kind}, {capacity}, {layout}", *got, steps,
+            words = [f"train_data: {folder}/data.jsonl", *arguments_of(kind, capacity, dp), *words]
+            if len(lengths) > 1:
+                words.append("calculate_per_token_loss: false")  # as the reference weighs micro-batches
+            got = train_experts.run_here(program, folder, folder / "model", world, words)
+            train_experts.compare(f"{name_of_model}, {kind}, {capacity}, {layout}", *got, steps,
                                   load_file(folder / "wanted" / "model.safetensors"))
             check_drop_rate(folder, capacity)
 

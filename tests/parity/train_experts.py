@@ -106,7 +106,9 @@ def run_here(program, folder, model, world, words):
               f"per_device_train_batch_size: {MICRO}", f"max_steps: {STEPS}", f"learning_rate: {LR}", f"min_lr: {MIN_LR}",
               f"warmup_steps: {WARMUP}", "lr_scheduler_type: cosine", "lr_step_offset: 1", f"adam_beta1: {BETAS[0]}",
               f"adam_beta2: {BETAS[1]}", f"adam_epsilon: {EPS}", f"weight_decay: {DECAY}", f"max_grad_norm: {CLIP}",
-              "logging_steps: 1", "report_to: [none]", "overwrite_output_dir: true", *words]
+              "logging_steps: 1", "report_to: [none]", "overwrite_output_dir: true"]
+    keys = {line.split(":")[0] for line in words}
+    config = [line for line in config if line.split(":")[0] not in keys] + words
     (folder / "run.yaml").write_text("\n".join(config) + "\n")
     command = [program, "train", "--config", str(folder / "run.yaml"), "--nproc", str(world)]
     done = preloaded.run(command)
