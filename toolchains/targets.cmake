@@ -177,8 +177,9 @@ if(CONCORD_TESTS)
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(Python3_EXECUTABLE ${python3_itself})
   add_custom_target(concord_tests)
-  add_custom_target(concord_slow_tests)       # tests with the label slow: see concord_test
+  add_custom_target(concord_slow_tests)  # tests with the label slow: see concord_test
   add_custom_target(concord_sanitized_tests)  # tests with the label sanitized
+  add_custom_target(concord_exhaustive_tests)  # tests with the label exhaustive
   # For ./run test FILTER, which builds only what tests that match need: TEST|TARGETS|SOURCES, a line each.
   set(CONCORD_TEST_LIST ${PROJECT_BINARY_DIR}/tests.txt)
   file(WRITE ${CONCORD_TEST_LIST} "")
@@ -224,10 +225,13 @@ endif()
 
 # concord_test_group(OUT LABELS...): the target that builds a test with these labels. A test with the label sanitized is left
 # to the address sanitizer's build: compiling and running it twice finds nothing more. Only `./run test FILTER` and `./run test
-# --all` run it in the release build. One with the label slow is left to `./run test --sanitizers`.
+# --all` run it in the release build. One with the label slow is left to `./run test --sanitizers`, one with the label
+# exhaustive to `./run test --all`.
 function(concord_test_group out)
   set(${out} concord_tests PARENT_SCOPE)
-  if(NOT CONCORD_SANITIZE AND "sanitized" IN_LIST ARGN)
+  if("exhaustive" IN_LIST ARGN)
+    set(${out} concord_exhaustive_tests PARENT_SCOPE)
+  elseif(NOT CONCORD_SANITIZE AND "sanitized" IN_LIST ARGN)
     set(${out} concord_sanitized_tests PARENT_SCOPE)
   elseif(NOT CONCORD_SANITIZE AND "slow" IN_LIST ARGN)
     set(${out} concord_slow_tests PARENT_SCOPE)
