@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).parent
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "CONCORD_TEST_FILTER"}  # ./run test FILTER sets it
 
 # A.Passes, A.Fails, A.Skips, and what its first argument adds: B.Dies kills the process, B.Hangs sleeps.
 PROGRAM = r'''#!/usr/bin/env python3
@@ -49,7 +50,7 @@ class RunTestProgram(unittest.TestCase):
             program.chmod(0o755)
             results = pathlib.Path(folder, "results", "name.json")
             done = subprocess.run([sys.executable, HERE / "run_test_program.py", "--results", results, *options, "name",
-                                   program, kind], capture_output=True, text=True, env={**os.environ, **environment})
+                                   program, kind], capture_output=True, text=True, env=ENVIRONMENT | environment)
             tests = json.loads(results.read_text())["tests"]
             return done.returncode, {each["name"]: each["status"] for each in tests}, done.stdout
 

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).parent
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "CONCORD_TEST_FILTER"}  # ./run test FILTER sets it
 SCRIPTS = {
     "passes": "import sys, near; assert sys.argv[1:] == ['one', 'two'] and __name__ == '__main__' and near.by",
     "fails": "import sys; print('what it said'); sys.exit('1 is not 2')",
@@ -31,7 +32,7 @@ class RunChecks(unittest.TestCase):
             (folder / "list").write_text("".join(lines))
             results = folder / "results" / "group.json"
             done = subprocess.run([sys.executable, "-B", HERE / "run_checks.py", "--results", results, "--shard", shard, "group",
-                                   folder / "list"], capture_output=True, text=True, env=os.environ | environment)
+                                   folder / "list"], capture_output=True, text=True, env=ENVIRONMENT | environment)
             tests = json.loads(results.read_text())["tests"]
             return done.returncode, {each["name"].split(".")[0]: each["status"] for each in tests}, done.stdout
 
