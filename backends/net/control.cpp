@@ -31,7 +31,7 @@ using std::chrono::milliseconds;
 constexpr size_t kIdBytes = static_cast<size_t>(shm::kUniqueIdBytes);
 constexpr size_t kMostRecord = 64 << 10;  // what a rank may send at once
 constexpr size_t kMostRound = 256 << 20;  // what the keeper may send at once
-constexpr size_t kMostStrangers = 4096;   // connections that have not said who they are; all ranks may come at once
+constexpr size_t kMostStrangers = 256;    // connections whose first message has not come: each is an open file
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kAnswerGrace{2000};   // for the keeper's sentence about who is missing
 constexpr milliseconds kHelloGrace{10000};   // for a stranger to say who it is

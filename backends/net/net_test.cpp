@@ -269,6 +269,24 @@ TEST(LineTest, WhoClaimsARankOfACompleteCommunicatorIsRefusedAndTheOthersGoOn) {
   EXPECT_EQ(failures, 0);
 }
 
+// Ranks that come after them are accepted, since the oldest have been dropped by then: the listener accepts in order.
+TEST(LineTest, SilentConnectionsKeepNoRankOutAndAreLimited) {
+  const Id id = new_net_id();
+  const auto where = Where::read(id.data());
+  ASSERT_TRUE(where);
+  std::vector<UniqueFd> silent;
+  int error = 0;
+  for (int i = 0; i < 300; ++i) silent.push_back(connect_to(where->addresses[0], where->port, kLong, &error));
+  open_lines(id, 3);
+  int dropped = 0;
+  for (const UniqueFd& socket : silent) {
+    char greeting[64];
+    if (::recv(socket.get(), greeting, sizeof greeting, MSG_DONTWAIT) <= 0 && errno == EAGAIN) continue;
+    if (::recv(socket.get(), greeting, sizeof greeting, MSG_DONTWAIT) == 0) ++dropped;
+  }
+  EXPECT_GE(dropped, 300 + 1 - 256);
+}
+
 // ------------------------------------------------------------------------------------------------------- source filter
 
 constexpr Address v4(unsigned char a, unsigned char b, unsigned char c, unsigned char d) {
