@@ -183,11 +183,16 @@ TEST(PlanCopies, JoinsNeighboursWithinAnAllocationOnly) {
   std::array<std::byte, 4096> memory{};
   const int first = 0, second = 0;  // two allocations
   const auto chunk = [&](int64_t begin, int64_t bytes, const void* allocation) {
-    return SaveChunk{.data = memory.data() + begin, .allocation = allocation, .bytes = bytes, .on_host = false};
+    SaveChunk made;
+    made.data = memory.data() + begin;
+    made.allocation = allocation;
+    made.bytes = bytes;
+    made.on_host = false;
+    return made;
   };
   std::vector<SaveChunk> chunks = {chunk(0, 1000, &first), chunk(1000, 24, &first), chunk(1024, 100, &second),
                                    chunk(1124, 100, &second), chunk(512, 10, &second)};
-  chunks.insert(chunks.begin() + 2, SaveChunk{.data = memory.data(), .bytes = 7, .on_host = true});
+  chunks.insert(chunks.begin() + 2, SaveChunk());  // on the host
   int64_t bytes = 0;
   std::vector<int64_t> offsets;
   EXPECT_THAT(plan_copies(chunks, 64, &bytes, &offsets),
