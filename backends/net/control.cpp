@@ -35,7 +35,7 @@ constexpr size_t kMostStrangers = 256;    // connections whose first message has
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kAnswerGrace{2000};   // for the keeper's sentence about who is missing
 constexpr milliseconds kHelloGrace{10000};   // for a stranger to say who it is
-constexpr milliseconds kLeastGrace{500};     // the same, while there are too many
+constexpr milliseconds kLeastGrace{500};     // for a stranger, while there are kMostStrangers
 constexpr milliseconds kPartingGrace{1000};  // for others to leave, when this process exits
 
 // From a rank: kHello, kRecord, kFailure, kLeaving. From the keeper: kRound, kFailure, kLost, kLeft.

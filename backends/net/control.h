@@ -8,9 +8,9 @@
 // A process that ends closes its line, which the keeper sees at once. A host that cannot be reached does not answer the
 // kernel's probes: kUnreachableAfter. A process that was stopped still answers them, so it is not taken for lost.
 //
-// Only processes that have the job's token (CONCORD_JOB_TOKEN, if it is set) and the whole id are admitted; the token is
-// never sent. After all ranks have met, another process that claims one of their ranks is refused. One thread for each process that has ids or lines does all the
-// listening; it ends with the process.
+// Only processes that have the job's token (CONCORD_JOB_TOKEN, if it is set) and the whole id are admitted; the token
+// is never sent. After all ranks have met, another process that claims one of their ranks is refused. One thread for
+// each process that has ids or lines does all the listening; it ends with the process.
 #pragma once
 
 #include <chrono>

@@ -209,7 +209,7 @@ void JobLink::read(Peer* peer) {
   const auto limit = [&] { return peer->connection.is_known() ? kLongestBody : kLongestFirst; };
   while (const auto sealed = peer->connection.next(limit())) {
     const std::optional<JobMessage> message = unpack_message(sealed->body);
-    if (!message) return lose(peer, "it sent something that is no message", false);
+    if (!message) return lose(peer, "it sent an invalid message", false);
     peer->last_heard = Clock::now();
     const bool is_noise = message->kind == JobMessage::Kind::alive && message->numbers.empty();
     if (!peer->is_dropped && !is_noise) heard_.push_back({.peer = peer->number, .message = *message});

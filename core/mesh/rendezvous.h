@@ -46,12 +46,12 @@ void rendezvous(Store& store, const Member& member, std::chrono::milliseconds ti
 bool take_leave(Store& store, const Member& member, std::chrono::milliseconds timeout,
                 const std::function<bool()>& is_any_lost);
 
-// Connects to the store of the job, which rank 0 serves at master_addr:master_port. Under torchrun, whose agent serves a
-// store there that anyone can change (agent_store), rank 0 takes another port and publishes it in that store. A world of
-// 1 has a local store without a port. With a token only processes that have it are served; without one, only those
-// of the same user if the job is on one machine (uses_unix_socket), and otherwise everyone who reaches the port.
-// Waits: for the server, at most |timeout|. Throws Error: UNAVAILABLE if the port cannot be listened on, or its server
-// has another token; TIMEOUT if no server answers. Later a call without a reply within |timeout| (at least 5 seconds, at
+// Connects to the store of the job, which rank 0 serves at master_addr:master_port. Under torchrun, whose agent serves
+// a store there that anyone can change (agent_store), rank 0 takes another port and publishes it in that store. A world
+// of 1 has a local store without a port. With a token only processes that have it are served; without one, only those
+// of the same user if the job is on one machine (uses_unix_socket), and otherwise everyone who reaches the port. Waits:
+// for the server, at most |timeout|. Throws Error: UNAVAILABLE if the port cannot be listened on, or its server has
+// another token; TIMEOUT if no server answers. Later a call without a reply within |timeout| (at least 5 seconds, at
 // most 60) is PEER_LOST, and so is one to a machine that cannot be reached for 3 seconds.
 std::shared_ptr<Store> connect_store(const JobEnvironment& job, std::chrono::milliseconds timeout);
 

@@ -14,9 +14,9 @@ struct Listener {
   int error = 0;        // an errno
 };
 
-// Listens only at |host| if that is an address of this machine: nobody else can connect. A name may resolve to another
-// address here than elsewhere (Debian's 127.0.1.1), and an address may be a router's or a service's: then it listens
-// everywhere.
+// Listens only at |host| if that is an address of this machine: nobody else can connect. A name may resolve to a
+// different address on other machines (Debian's 127.0.1.1), and an address may be a router's or a service's: then it
+// listens everywhere.
 Listener listen_on(const std::string& host, int port);
 
 // One attempt to connect, at most |limit| for each address of |host|. A non-blocking socket; none where |reason| says
@@ -29,8 +29,9 @@ std::string peer_address(const UniqueFd& socket);
 std::string own_address(const UniqueFd& socket);
 int own_port(const UniqueFd& socket);  // 0 if it has none
 
-// Makes the kernel end the connection with ETIMEDOUT when the other machine has not answered for kMachineSilence, although
-// nothing is sent: the kernel probes it every second. A process that is stopped still answers: its kernel does.
+// Makes the kernel end the connection with ETIMEDOUT when the other machine has not answered for kMachineSilence,
+// although nothing is sent: the kernel probes it every second. A process that is stopped still answers: its kernel
+// does.
 inline constexpr std::chrono::seconds kMachineSilence{3};
 void end_when_silent(const UniqueFd& socket);
 

@@ -19,8 +19,9 @@
 
 namespace concord {
 
-// All threads share one connection. A thread of its own receives the replies, so that a call that waits for a key delays
-// no other call. A call whose reply does not come within the time it may wait for a key and |limit| is PEER_LOST.
+// All threads share one connection. A thread of its own receives the replies, so that a call that waits for a key
+// delays no other call. A call whose reply does not come within the time it may wait for a key and |limit| is
+// PEER_LOST.
 class StoreClient : public Store {
  public:
   // |where|: for messages. Owns |socket|, which is connected. The first call finds out whether the server answers and

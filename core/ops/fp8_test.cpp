@@ -288,8 +288,7 @@ TEST(Fp8Layer, SeesInputsOfTrainingAndRemembersItsWeight) {
   EXPECT_EQ(largest(fp8_linear(c.x, c.weight, {}, nullptr, c.layer)), 0);
 }
 
-// fp8_mlp is two layers with SwiGLU in between, whose rounding to fp32 is the only difference: it changes the 8-bit
-// number of at most a few of 75 elements, each of which is 1/16 of the sums that it enters.
+// The same operations on the same 8-bit numbers: only the order of sums may differ, of at most 24 products.
 TEST(Fp8Layer, AnMlpIsTwoLayersWithSwigluInBetween) {
   LayerCase one, other;
   const auto down_of = [](LayerCase& c) {
@@ -307,7 +306,7 @@ TEST(Fp8Layer, AnMlpIsTwoLayersWithSwigluInBetween) {
   const Tensor middle = swiglu(fp8_linear(other.x, other.weight, {}, nullptr, other.layer));
   const Tensor wanted = fp8_linear(middle, other_down->weight, {}, nullptr, other_down->layer);
   const auto expect_near = [](const char* what, const Tensor& got, const Tensor& expected) {
-    EXPECT_LE((got - expected).norm().item<double>(), expected.norm().item<double>() / 16) << what;
+    EXPECT_LE((got - expected).norm().item<double>(), 32 * std::ldexp(expected.norm().item<double>(), -24)) << what;
   };
   expect_near("y", y, wanted);
   y.backward(grad);

@@ -1,6 +1,6 @@
 // A hash that only processes with the same secret can compute: SipHash-2-4 (Aumasson and Bernstein, 2012), designed for
-// short messages under a key of 128 bits. It proves that a message comes from a process of the job; the secret itself is
-// never sent.
+// short messages under a key of 128 bits. It proves that a message comes from a process of the job; the secret itself
+// is never sent.
 //
 // Example:
 //   const KeyedHash hash("the job's token");

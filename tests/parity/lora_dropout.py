@@ -13,12 +13,13 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from lora_in_peft import GOLDEN, LOSS_BOUND, LR, MODEL, STEPS, compare_logits, compare_losses, load, load_file, losses_of, save_file, torch, train, transformers  # exits with 77
+from lora_in_peft import (GOLDEN, LOSS_BOUND, LR, MODEL, compare_logits, compare_losses, load, load_file, losses_of, save_file, torch,
+                          train, transformers)  # exits with 77
 from dropout import philox
 
 import numpy
 
-SEED, SHARE, ROWS = 11, 0.3, 8
+SEED, SHARE, ROWS, STEPS = 11, 0.3, 8, 3
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
 # The streams of ranks by what a rank has of a layer's input: all of it, its features, or its tokens.
 LAYOUTS = {
@@ -102,7 +103,7 @@ def compare(program, name, adapter, data, folder, layouts, model=MODEL):
         wanted = losses_of(dropped, load_file(str(data)), LR)
         assert max(abs(a - b) for a, b in zip(plain, wanted)) > 100 * LOSS_BOUND, "dropout makes no difference"
         found = train(program, data, folder / layout, "--adapter_name_or_path", adapter, "--seed", SEED,
-                      "--per_device_train_batch_size", ROWS, *words, model=model)
+                      "--per_device_train_batch_size", ROWS, "--max_steps", STEPS, *words, model=model)
         compare_losses(f"{name}, {layout}", found, wanted)
 
 
