@@ -24,6 +24,7 @@ import tempfile
 from pathlib import Path
 
 import preloaded
+from largest import largest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
@@ -255,12 +256,12 @@ def step_here(program, folder, name, world, words):
 
 def worst(losses, wanted):
     assert len(losses) == len(wanted), f"{len(losses)} losses, {len(wanted)} wanted"
-    return max(abs(a - b) for a, b in zip(losses, wanted))
+    return largest(*(abs(a - b) for a, b in zip(losses, wanted)))
 
 
 def worst_share(gradients, wanted):
     assert gradients.keys() == wanted.keys()
-    return max(((gradients[name] - wanted[name]).norm() / wanted[name].norm()).item() for name in wanted)
+    return largest(*(((gradients[name] - wanted[name]).norm() / wanted[name].norm()).item() for name in wanted))
 
 
 def compare(what, off, effect):
@@ -279,7 +280,7 @@ def compare_amax(what, checkpoint, wanted, counted):
     off = 0.0
     for name, layer in zip(names, wanted):
         values = torch.tensor([layer[which] for which in "xwg"], dtype=torch.float64).t() * torch.tensor([1, 1, counted])
-        off = max(off, ((found[name][:len(values)] - values).abs() / values).max().item())
+        off = largest(off, ((found[name][:len(values)] - values).abs() / values).max().item())
     print(f"{what}: largest values off by {off:.2g}", flush=True)
     if off > AMAX:
         raise AssertionError(f"{what}: largest values are off by a share of {off:.3g}, bound {AMAX:g}")

@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from largest import largest
+
 STEPS, LEG, BOUND = 12, 4, 2e-5
 MODEL = Path(__file__).parent.parent / "golden/hf/qwen2-tiny"
 
@@ -63,7 +65,7 @@ def main():
         back = train(arguments.program, "cpu", first, data, folder / "back", folder / "there" / f"checkpoint-{2 * LEG}")
     joined = {**{s: whole[s] for s in range(1, LEG + 1)}, **{s: there[s] for s in range(LEG + 1, 2 * LEG + 1)},
               **{s: back[s] for s in range(2 * LEG + 1, STEPS + 1)}}
-    worst = max(abs(joined[s] - whole[s]) for s in whole)
+    worst = largest(*(abs(joined[s] - whole[s]) for s in whole))
     print(f"cpu -> {arguments.platform} -> cpu: losses of {STEPS} steps within {worst:.2g} of the run on cpu")
     print(f"resumed on {arguments.platform} itself: {'the same bits' if identical else 'other bits'}")
     if arguments.json:
