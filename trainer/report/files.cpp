@@ -79,14 +79,14 @@ std::string read_if_there(const std::string& path) {
   return InputFile(path).read(kMostBytes, "a file of metrics");
 }
 
-LineReader::LineReader(std::string path) : path_(std::move(path)) {
+LineReader::LineReader(std::string path, size_t longest) : path_(std::move(path)), longest_(longest) {
   if (is_there(path_)) file_.emplace(path_);
 }
 
 std::optional<std::string_view> LineReader::next() {
   constexpr size_t kPiece = 1 << 16;
-  while (file_) {
-    const size_t end = text_.find('\n', begin_);
+  for (size_t searched = begin_; file_;) {
+    const size_t end = text_.find('\n', searched);
     if (end != std::string::npos) {
       const std::string_view line = std::string_view(text_).substr(begin_, end - begin_);
       begin_ = end + 1;
@@ -95,10 +95,12 @@ std::optional<std::string_view> LineReader::next() {
     }
     text_.erase(0, begin_);
     begin_ = 0;
-    const size_t had = text_.size();
-    text_.resize(had + kPiece);
-    const ssize_t got = ::pread(file_->fd(), text_.data() + had, kPiece, static_cast<off_t>(place_));
-    text_.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    searched = text_.size();
+    if (searched > longest_)
+      throw std::runtime_error(fmt::format("{}:{}: a line of more than {} bytes", path_, number_ + 1, longest_));
+    text_.resize(searched + kPiece);
+    const ssize_t got = ::pread(file_->fd(), text_.data() + searched, kPiece, static_cast<off_t>(place_));
+    text_.resize(searched + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path_, "cannot be read", errno);
     if (got == 0) file_.reset();

@@ -41,16 +41,19 @@ std::string read_if_there(const std::string& path);
 // Reads a file line by line, in pieces: it never holds more than the longest line and one piece. Threads: one at a time.
 class LineReader {
  public:
-  explicit LineReader(std::string path);  // no line if there is no such file
+  static constexpr size_t kLongestLine = size_t{256} << 20;  // a table of a million ranks has 40 MB
+
+  explicit LineReader(std::string path, size_t longest = kLongestLine);  // no line if there is no such file
 
   // The next line, without its end; none after the last whole line: a line without its end is not returned. Valid until
-  // the next call. Throws std::runtime_error if the file cannot be read.
+  // the next call. Throws std::runtime_error if the file cannot be read or a line is too long.
   std::optional<std::string_view> next();
   int64_t number() const { return number_; }  // number of the line that next() returned, starting at 1
   const std::string& path() const { return path_; }
 
  private:
   std::string path_;
+  size_t longest_;
   std::optional<InputFile> file_;
   std::string text_;  // bytes that were read and not yet returned, starting at |begin_|
   size_t begin_ = 0;

@@ -6,6 +6,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <optional>
+#include <vector>
 
 namespace concord {
 namespace {
@@ -103,6 +105,33 @@ TEST(Files, AFileThatWasRemovedTakesNoMoreLines) {
   file.append("a\n");
   std::filesystem::remove(folder / "lines");
   EXPECT_THAT(error_of([&] { file.append("b\n"); }), HasSubstr("lines: was deleted while the run was writing to it"));
+}
+
+// Lines shorter and longer than the pieces in which a file is read, 64 KiB, and on their edges.
+TEST(LineReader, GivesEachWholeLineOnce) {
+  const TemporaryFolder folder;
+  std::vector<std::string> expected;
+  std::string text;
+  for (const size_t size : {0, 3, 65'535, 65'536, 1, 200'000, 65'531, 7}) {
+    expected.emplace_back(size, static_cast<char>('a' + expected.size()));
+    text += expected.back() + "\n";
+  }
+  replace_file(folder / "lines", text + "without its end");
+  LineReader reader(folder / "lines");
+  std::vector<std::string> found;
+  while (const std::optional<std::string_view> line = reader.next()) found.emplace_back(*line);
+  EXPECT_TRUE(found == expected);
+  EXPECT_EQ(reader.number(), static_cast<int64_t>(expected.size()));
+  EXPECT_EQ(reader.next(), std::nullopt);
+  EXPECT_EQ(LineReader(folder / "nothing").next(), std::nullopt);
+}
+
+TEST(LineReader, RefusesALineThatIsTooLong) {
+  const TemporaryFolder folder;
+  replace_file(folder / "lines", "a\n" + std::string(200'000, 'b') + "\n");
+  LineReader reader(folder / "lines", 100'000);
+  EXPECT_EQ(reader.next(), "a");
+  EXPECT_THAT(error_of([&] { reader.next(); }), HasSubstr("lines:2: a line of more than 100000 bytes"));
 }
 
 TEST(Files, TruncatingEmptiesAndAppendingDoesNot) {
