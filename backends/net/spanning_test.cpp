@@ -136,7 +136,7 @@ void introduce(Line& line, Port& port, int32_t rank) {
   port.drive(false);
 }
 
-// Runs |body| on one thread per rank, each with a communicator over the hosts of |hosts|, which says where each rank is.
+// Runs |body| on one thread per rank, each with a communicator; |hosts| says on which host each rank is.
 void run_over_hosts(Through through, const std::vector<uint64_t>& hosts, const std::function<void(Spanning&)>& body) {
   const HostMap map = map_hosts(hosts);
   const auto world = static_cast<int32_t>(hosts.size());

@@ -302,21 +302,22 @@ TEST_F(Chunk, FormatsAndRecipesOf8BitsThatThereAreNotAreRefused) {
   EXPECT_THAT(refused({.format = "hybrid", .amax_history_len = 0}), HasSubstr("must be >= 1"));
 }
 
-// The error of a loss whose values are rounded |roundings| times in a row, four standard deviations of it. A rounding is
-// an independent relative error of at most |unit|, so its deviation is unit / sqrt(3). Norms keep the residual stream
-// near 1, so the errors add up to unit sqrt(roundings / 3) of a logit's deviation, which is 0.2 (initializer_range)
-// sqrt(16) (hidden_size). The derivative of a loss by its logits has a norm of at most sqrt(2).
+// The error of a mean loss whose values are rounded |roundings| times in a row, four standard deviations of it. A
+// rounding is an independent relative error of at most |unit|, so its deviation is unit / sqrt(3). Norms keep the
+// residual stream near 1, so the errors add up to unit sqrt(roundings / 3) of a logit's deviation, which is 0.2
+// (initializer_range) sqrt(16) (hidden_size). The derivative of a loss by its logits has a norm of at most sqrt(2).
 double loss_error(double unit, double roundings) {
   return 4 * std::sqrt(2.0) * 0.2 * std::sqrt(16.0) * std::sqrt(roundings / 3) * unit;
 }
 
-// Roundings of a layer: two norms, four weights and their products, norms of heads, rotation, scores, probabilities,
-// weighted values, activation, product with it, two sums with the stream. Then embedding, last norm, output weight and
-// its product.
-constexpr double kRoundings = 2 * 18 + 4;
-// Terms of the sums of a layer, which are rounded too if they are computed in the same type: products of 16, 4, 8, 16,
-// 16 and 24 terms, and the output's of 16.
-constexpr double kTerms = 2 * 84 + 16;
+// Weights are rounded once for all tokens: four of each layer, the embedding, the output. Activations are rounded for
+// each of the 14 tokens of the mean: two norms, four products, norms of heads, rotation, scores, probabilities,
+// weighted values, activation, product with it, and two sums with the stream of each layer, then the last norm and the
+// logits.
+constexpr double kRoundings = 2 * 4 + 2 + (2 * 15 + 2) / 14.0;
+// Terms of sums, which are rounded too if they are added in the same type: products of 16, 4, 8, 16, 16 and 24 terms of
+// each layer, and the output's of 16.
+constexpr double kTerms = (2 * 84 + 16) / 14.0;
 
 TEST_F(Chunk, ComputesInEveryType) {
   const auto loss = [&](const ModelConfig& config, c10::ScalarType type) {

@@ -28,7 +28,7 @@ struct ModelOptions {
   // Tokens of a micro-batch whose logits exist at a time, see core/models/loss_chunks.h; 0: all of them; -1:
   // free_loss_chunk unless that makes any logits twice, else all.
   int64_t loss_chunk_size = -1;
-  int64_t free_loss_chunk = 16384;  // with so many tokens GEMMs are as fast as with all of them
+  int64_t free_loss_chunk = 16384;  // tokens; enough for GEMMs to be as fast as with all of them
   // In training, see core/models/layer_dropout.h.
   double attention_dropout = -1;  // -1: as the model's config.json says
   double hidden_dropout = 0;

@@ -214,7 +214,7 @@ TEST(Fp8Swiglu, IsThatOfTheTensorInBetween) {
 
 // ------------------------------------------------------------------------------------------------------------- layers
 
-// A layer with delayed scaling after a few steps: amax values that saturate some numbers.
+// A layer with delayed scaling after some steps, whose amax values saturate some numbers.
 struct LayerCase {
   LayerCase() {
     Draw draw(17);
@@ -237,8 +237,8 @@ Tensor rounded(const Tensor& x, const Fp8Scaling& scaling) {
   return matrix.rows.to(at::kDouble) * matrix.row_scales.to(at::kDouble);
 }
 
-// Expects a b, plus |first|. In fp32 a sum of k products has k roundings, two scales and one further sum have three: each
-// is at most 2^-24 of the sum of magnitudes.
+// Expects a b, plus |first|. In fp32 a sum of k products has k roundings, two scales and one further sum have three:
+// each is at most 2^-24 of the sum of magnitudes.
 void expect_product(const char* what, const Tensor& got, const Tensor& a, const Tensor& b, const Tensor& first = {}) {
   Tensor wanted = at::matmul(a, b), bound = at::matmul(a.abs(), b.abs());
   if (first.defined()) {

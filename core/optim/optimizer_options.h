@@ -25,7 +25,7 @@ struct OptimizerOptions {
   bool optimizer_cpu_offload = false;     // state in the host's memory, where its part of the step is computed
   double optimizer_offload_fraction = 1;  // of the elements
   int64_t offload_piece_elements = int64_t{1} << 20;  // copied at a time: copies of one piece overlap another's step
-  int64_t muon_batch_elements = int64_t{1} << 26;     // elements of whole matrices in memory at a time
+  int64_t muon_batch_elements = int64_t{1} << 26;     // total size of the whole matrices of a batch
   bool operator==(const OptimizerOptions&) const = default;
 };
 

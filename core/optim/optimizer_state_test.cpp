@@ -5,7 +5,10 @@
 #include <gmock/gmock.h>
 
 #include "core/config_error.h"
+#include "core/optim/optimizer_files.h"
 #include "core/optim/state_index.h"
+#include "core/safetensors/writer.h"
+#include "tests/temporary_folder.h"
 
 namespace concord {
 namespace {
@@ -81,6 +84,24 @@ TEST(OptimizerState, MissingElementsAreNamed) {
   EXPECT_THAT(error_of(states, {other}), HasSubstr("no exp_avg for 2 of 2 elements of v"));
   EXPECT_THAT(error_of({state_of({}, at::zeros({1}), 3), state_of({}, at::zeros({1}), 4)}, {}),
               HasSubstr("different steps, 3 and 4"));
+}
+
+// Columns of a matrix in a file, to the elements from the third on.
+TEST(OptimizerFiles, ReadsEveryRowOfARunFromItsAddress) {
+  const tests::TemporaryFolder folder;
+  const at::Tensor matrix = at::arange(72, at::kFloat);
+  safetensors::Writer writer(folder / "optimizer.safetensors", {{"exp_avg.w", safetensors::DType::kF32, {6, 12}}});
+  writer.write("exp_avg.w", 0, {static_cast<const std::byte*>(matrix.const_data_ptr()), matrix.nbytes()});
+  writer.finish();
+  ShardRun columns = two_runs()[0];
+  columns.local = 3;
+  const at::Tensor read = at::zeros({30});
+  OptimizerFiles(folder.path(), 1).read("exp_avg", {columns}, read);
+  const std::vector<int64_t> wanted = addresses({columns}, 30);
+  for (int64_t i = 0; i < 30; ++i) {
+    const int64_t address = wanted[static_cast<size_t>(i)];
+    EXPECT_EQ(read[i].item<float>(), static_cast<float>(std::max<int64_t>(address, 0))) << i;  // -1: not read
+  }
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<a
 // it refers to, until backward. |rng| as well. Inputs that need no gradient may be among them.
 std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng);
 
-// Returns whether what this thread computes now is differentiated: in gradient mode, and in the first run of |function| above,
-// which is not in gradient mode but whose second run is.
+// Returns whether the results of what this thread computes now are differentiated: true in gradient mode, and in the
+// first run of recompute()'s |function|, which is not in gradient mode but whose second run is.
 bool is_differentiating();
 
 // Gives back the memory of |made|, from which all of |users| were computed, and fills it with again() in backward,

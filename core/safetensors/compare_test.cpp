@@ -116,7 +116,7 @@ TEST(SafetensorsCompare, ComparesTheValuesOfDifferentTypes) {
 
 TEST(SafetensorsCompare, LooksAtEveryPieceOfALargeTensor) {
   std::vector<float> a(1'000'000, 1.0f);
-  a[700'000] = 3;  // equal in both, so that pieces differ
+  a[700'000] = 3;  // equal in both: no two pieces have the same contents
   std::vector<float> b = a;
   b[999'999] = 2;
   b[262'144] = 1.5;  // the first of the second piece

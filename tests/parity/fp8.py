@@ -32,7 +32,7 @@ from random_models import load_file, make_model, save_file, torch, transformers 
 BATCH, LR = 2, 0.05
 SHARE = 100  # what is off is less than this part of what 8 bits change
 MARGIN = 2.0**-22  # 4 roundings of float32: 1 to 3 times it are the worst errors among 10,000 operands
-SEEDS = range(11, 2011)  # of data to choose from: one of 10 will do, with blocks one of 100
+SEEDS = range(11, 2011)  # candidates for the data; about one of 10 is certain enough, with blocks one of 100
 AMAX = 1e-5  # the share by which a largest value may be off: what float32 leaves in it, and in the scales before
 LLAMA = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.05,
@@ -294,7 +294,7 @@ class Case:
         self.short, (self.format, self.form, self.words) = recipe.split(",")[0], RECIPES[recipe]
         self.has_adapter, self.skips_ends = "adapter" in recipe, "only" in recipe
         self.history, self.steps = 3 if "3 steps" in recipe else 1, 3 if self.short == "delayed" else 1  # others remember nothing
-        self.tokens = 3 if self.short == "blockwise" else 4  # of a row; both roundings of every operand have to be certain
+        self.tokens = 3 if self.short == "blockwise" else 4  # tokens per row; with blocks every operand is rounded twice
         self.counted = BATCH * (self.tokens - 2)
         sizes = {"num_hidden_layers": 3 if self.skips_ends else 2} | (BLOCKS if self.short == "blockwise" else {})
         self.model = make_model("llama", LLAMA | sizes, 5).float().train()

@@ -1,4 +1,4 @@
-// The amax history of FP8 layers under delayed scaling: the largest values over all ranks that have the layer.
+// The history of delayed scaling: the largest values of an FP8 layer over all ranks that have it.
 #include <gtest/gtest.h>
 
 #include <algorithm>

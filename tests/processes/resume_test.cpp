@@ -64,7 +64,7 @@ TEST_F(ResumeRow, ACheckpointIsTheSameUnderEveryLayout) {
   }
 }
 
-// Like the test above, with experts that are whole on a rank, split, and both.
+// Experts are whole on a rank, split, or both.
 TEST_F(ResumeRow, ACheckpointOfExpertsIsTheSameUnderEveryLayout) {
   tokens_ = kExpertTokens;
   std::string last;

@@ -280,8 +280,7 @@ TEST(DocumentEnds, SamplesWithoutDocumentsOrWithoutTheirEndAreRefused) {
       HasSubstr("give eod_token_id"));
 }
 
-// Only rows that are cut from documents have ends of documents inside: one source with other samples makes the blend one
-// of these.
+// Only rows that are cut from documents contain ends of documents. A blend is refused if one source has other samples.
 TEST(DocumentEnds, OfABlendNeedDocumentsInAllOfItsSources) {
   const Folder folder;
   const std::string one = write_file(folder / "a.txt", "ab\n\ncd\n\nef"),
