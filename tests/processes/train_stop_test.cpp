@@ -7,6 +7,7 @@
 #include <csignal>
 
 #include "core/launch/zygote_process.h"
+#include "tests/free_port.h"
 #include "tests/processes/train_program.h"
 
 namespace concord::testing_processes {
@@ -80,11 +81,13 @@ TEST_P(TrainStop, AnEvaluationIsAbandoned) {
   EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
 }
 
-// Rank 1 never comes: rank 0 waits for it before training begins, and has nothing to save.
+// Rank 1 never comes: rank 0 waits for it before training begins, and has nothing to save. With a token the store has a
+// port, which shows that rank 0 waits.
 TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
-  const uint16_t port = static_cast<uint16_t>(20000 + getpid() % 9999);
+  const auto port = static_cast<uint16_t>(tests::free_port());
   TrainProgram program(words({}), {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
-                                                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port)}});
+                                                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
+                                                   "CONCORD_JOB_TOKEN=0123456789abcdef0123456789abcdef"}});
   ASSERT_TRUE(poll_until([&] { return listens(port); })) << program.err();
   program.process().signal(GetParam());
   EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
