@@ -51,8 +51,8 @@ struct HfLoadOptions {
 // reads its own elements only, through a mapping, and converts from F64, F32, F16, BF16 or scaled 8-bit floats to the
 // parameter's type. Padding becomes 0. Values that are copied stay where they are; with map_files others move. Besides
 // the parameters it holds at most a few mapped or staged windows of |window_bytes|, one per thread. Extra tensors
-// called *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored. Throws ConfigError with the file, the
-// tensor and both values: a missing or extra tensor, another shape, a type that is not a float; and what
+// called *.rotary_emb.inv_freq, which older versions of transformers wrote, are ignored. Throws ConfigError with the
+// file, the tensor and both values: a missing or extra tensor, another shape, a type that is not a float; and what
 // safetensors::Weights throws. Parameters are unchanged if it does. Returns the bytes of tensors that this rank read
 // (not those of mapped values, nor scales). Waits: on the host, until the values are in place; with |sharing| for all
 // ranks. Threads: one at a time for a parameter.
@@ -103,13 +103,13 @@ struct HfSaveOptions {
 // file system that all of them see; or those of a machine do, with |writers|) and the same options. Tensors have the
 // types of the parameters; padding is not written, nor is a tied output layer. The bytes do not depend on the layout.
 // Each rank writes what it alone has, and its share of what several have, from its place, with several threads; from a
-// device through |chunk_bytes| per thread. Everything is written into a folder next to it, "<folder>.tmp-<nonce>", which
-// takes its name at the end when all ranks have succeeded: |folder| is always the old one or the new one (save_folder.h). On
-// an error all ranks throw the same message and the temporary folder is removed; only a rank 0 that dies leaves it
-// behind, and the next save next to it removes it. Throws ConfigError if |folder| exists and may not be replaced, ranks
-// do not see the same folder, or have the same tensor in different shapes; std::runtime_error for what the file system
-// says. Waits: for all ranks at each step, in collectives of the world group, and throws as these do if one is lost or
-// does not join.
+// device through |chunk_bytes| per thread. Everything is written into a folder next to it, "<folder>.tmp-<nonce>",
+// which takes its name at the end when all ranks have succeeded: |folder| is always the old one or the new one
+// (save_folder.h). On an error all ranks throw the same message and the temporary folder is removed; only a rank 0 that
+// dies leaves it behind, and the next save next to it removes it. Throws ConfigError if |folder| exists and may not be
+// replaced, ranks do not see the same folder, or have the same tensor in different shapes; std::runtime_error for what
+// the file system says. Waits: for all ranks at each step, in collectives of the world group, and throws as these do if
+// one is lost or does not join.
 void save_hf_weights(const std::string& folder, std::span<Parameter* const> parameters, ParallelContext& context,
                      const HfSaveOptions& options = {});
 

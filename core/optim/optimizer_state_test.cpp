@@ -86,7 +86,7 @@ TEST(OptimizerState, MissingElementsAreNamed) {
               HasSubstr("different steps, 3 and 4"));
 }
 
-// Columns of a matrix in a file, to the elements starting with the third.
+// Reads columns of a matrix in a file to elements that begin at the third.
 TEST(OptimizerFiles, ReadsEveryRowOfARunFromItsAddress) {
   const tests::TemporaryFolder folder;
   const at::Tensor matrix = at::arange(72, at::kFloat);

@@ -22,8 +22,8 @@ struct StateTarget {
 inline constexpr int64_t kStatePieceElements = 4 << 20;
 
 // Fills all |targets|, |piece_elements| at a time per thread; on the host without a copy, on a device through pinned
-// memory. Elements that no run covers become or stay 0 on a device and stay as they are on the host. Throws what
-// |source| throws. Waits: until the values are in place, after all work that the device has.
+// memory. Elements that no run covers become or stay 0 on a device and are unchanged on the host. Throws what |source|
+// throws. Waits: until the values are in place, after all work that the device has.
 void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device,
                 int64_t piece_elements = kStatePieceElements);
 
