@@ -20,15 +20,16 @@ BLOCK_KB = 132
 
 
 def ranks(marker):
-    """The processes of the job: their command lines name its folder, and they have a RANK."""
-    found = {}
+    """The ranks of the job, each with its start time: their command lines name its folder and they have a RANK. The process
+    that the launcher forks them from has one too; they have its environment in /proc, so it is not their own rank."""
+    found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            if marker.encode() not in (process / "cmdline").read_bytes():
-                continue
-            for entry in (process / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(b"RANK="):
-                    found[int(entry[5:])] = process
+            is_rank = (marker.encode() in (process / "cmdline").read_bytes() and
+                       b"\0RANK=" in b"\0" + (process / "environ").read_bytes() and
+                       (process / "comm").read_text().strip() != "concord-zygote")
+            if is_rank:
+                found.append((int((process / "stat").read_text().rsplit(")", 1)[1].split()[19]), process))
         except OSError:
             continue  # it has ended meanwhile
     return found
@@ -61,19 +62,19 @@ def main():
                    "--max_steps", str(steps), "--per_device_train_batch_size", "1", "--logging_steps", "100",
                    "--save_steps", "100", "--save_total_limit", "1", "--learning_rate", "1e-4"]
         job = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.DEVNULL)
-        samples = {}  # rank -> [(step, kB)]
+        samples = {}  # (start time, process) -> [(step, kB)]
         while job.poll() is None:
             step = last_step(output / "metrics.jsonl")
-            for rank, process in ranks(str(output)).items():
+            for started, process in ranks(str(output)):
                 try:
-                    samples.setdefault(rank, []).append((step, anonymous_kb(process)))
+                    samples.setdefault((started, process), []).append((step, anonymous_kb(process)))
                 except (OSError, RuntimeError):
                     pass
             time.sleep(0.5)
         if job.returncode != 0:
             sys.exit(f"soak: the job ended with {job.returncode}")
     failed = len(samples) != 2
-    for rank, seen in sorted(samples.items()):
+    for rank, (_, seen) in enumerate(sorted(samples.items())):  # the launcher starts them in the order of their ranks
         # The most of a window: evaluations and saves give memory back for a moment, and the end gives back all.
         begin, first = max((kb, step) for step, kb in seen if steps // 3 <= step < steps // 2)
         end, last = max((kb, step) for step, kb in seen if 5 * steps // 6 <= step < steps)
