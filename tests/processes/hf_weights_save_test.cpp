@@ -542,6 +542,7 @@ TEST(HfWeightsSave, AStrangerAtTheStoreHasNoSay) {
       while (stranger.attack()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return;
     }
+    set_variable("CONCORD_JOB_TOKEN", "0123456789abcdef0123456789abcdef");  // so that the store has a port
     enter_job(rank, 2, port);
     ParallelContext& job = initialize({.tensor_model_parallel_size = 2});
     const SampleParameters sample = parameters_of(job);
