@@ -20,7 +20,7 @@
 namespace concord::net {
 namespace {
 
-// What ranks tell each other first, followed by the addresses of their hosts. control.cpp finds the keeper's rank in it.
+// A rank's first record, followed by the addresses of its host. control.cpp finds the keeper's rank in it.
 struct Self {
   uint64_t host = 0;
   int64_t pid = 0;

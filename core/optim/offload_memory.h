@@ -22,8 +22,8 @@ struct OffloadMemory {
 std::string offload_shortage(const OffloadMemory& needed, const HostMemory& memory);
 
 // All ranks, before they allocate |bytes| each. The limit is what the machine and the cgroup of this process have
-// available, or CONCORD_HOST_MEMORY in GiB, if that is less. Throws ConfigError on all ranks if the ranks of one machine
-// need more than it has. Waits: for all ranks.
+// available, or CONCORD_HOST_MEMORY in GiB, if that is less. Throws ConfigError on all ranks if the ranks of one
+// machine need more than it has. Waits: for all ranks.
 void check_offload_memory(ParallelContext& job, int64_t bytes, double fraction);
 
 }  // namespace concord

@@ -24,8 +24,8 @@ std::string tokenizer_file(const std::string& path);
 //
 // The process ends with the object, and when ours dies: its input closes; one that does not is killed. One that says
 // nothing for CONCORD_TOKENIZER_TIMEOUT seconds (120) is an error, as is one that needs more than
-// CONCORD_TOKENIZER_MEMORY GiB (16), and a file that is not a regular one or has more than 256 MiB. Threads: one at a time; several objects, each
-// in its own thread, work at the same time.
+// CONCORD_TOKENIZER_MEMORY GiB (16), and a file that is not a regular one or has more than 256 MiB. Threads: one at a
+// time; several objects, each in its own thread, work at the same time.
 class TokenizerProcess : public Tokenizer {
  public:
   // Throws ConfigError if the file, Python or its module tokenizers is missing, with what to do about it.

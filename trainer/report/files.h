@@ -38,7 +38,7 @@ void replace_file(const std::string& path, std::string_view text);
 // The whole text of |path|; empty if there is no such file.
 std::string read_if_there(const std::string& path);
 
-// Reads a file line by line, in pieces: it never holds more than the longest line and one piece. Threads: one at a time.
+// Reads a file line by line, in pieces: it holds at most the longest line and one piece. Threads: one at a time.
 class LineReader {
  public:
   static constexpr size_t kLongestLine = size_t{256} << 20;  // a table of a million ranks has 40 MB

@@ -3,8 +3,8 @@
 //
 // One TrainingReport per job, on the rank that reports (0, and of every machine the first
 // with save_on_each_node); the other ranks have none. Its calls are cheap compared
-// with a step: a line is written to each file. The page and the state are made from these lines when they are asked for,
-// and no line is kept in memory. Errors: std::runtime_error with
+// with a step: a line is written to each file. The page and the state are made from these lines on request, and
+// no line is kept in memory. Errors: std::runtime_error with
 // the file and the system's message (disk full, no permission); a line is written whole or not at all. Threads:
 // one at a time.
 #pragma once
