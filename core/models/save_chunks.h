@@ -40,8 +40,9 @@ struct ChunkCopy {
 };
 
 // Returns the copies of all chunks on a device into one buffer of |out_bytes| bytes. Consecutive chunks of an
-// allocation are one copy. No copy crosses allocations, even if they are neighbours in memory: CUDA refuses that. Copies begin at
-// multiples of |alignment|. Sets |out_offsets| to the offset of each chunk in the buffer, -1 for chunks on the host.
+// allocation are one copy. No copy crosses allocations, even if they are neighbours in memory: CUDA refuses that.
+// Copies begin at multiples of |alignment|. Sets |out_offsets| to the offset of each chunk in the buffer, -1 for chunks
+// on the host.
 std::vector<ChunkCopy> plan_copies(std::span<const SaveChunk> chunks, int64_t alignment, int64_t* out_bytes,
                                    std::vector<int64_t>* out_offsets);
 
