@@ -302,8 +302,7 @@ TEST_P(SpanningTest, MessagesBetweenRanksArriveInsideAndAcrossHosts) {
 // A rank aborts the communicator from another thread while the others wait for it, on its host and on the other one.
 TEST_P(SpanningTest, AllRanksLearnOfAnAbort) {
   run_over_hosts(GetParam(), {5, 5, 3}, [](Spanning& comm) {
-    std::jthread other;
-    if (comm.rank() == 1) other = std::jthread([&comm] { comm.abort(); });
+    if (comm.rank() == 1) std::thread([&comm] { comm.abort(); }).join();
     try {
       comm.barrier();
       ADD_FAILURE() << "rank " << comm.rank() << " was not told";
