@@ -125,7 +125,7 @@ void JobRun::hear_at_door(const JobLink::Heard& heard) {
   }
   if (heard.message->kind == Kind::invite) return hear_invitation(*heard.message);
   if (heard.message->kind != Kind::hello) return;
-  const bool may_lead = member_.phase == MemberPhase::searching && roster_.electorate.now.contains(launcher_);
+  const bool may_lead = member_.phase == MemberPhase::searching && !up_ && roster_.electorate.now.contains(launcher_);
   if (const JobHello hello = hello_of(*heard.message); may_lead && hello.node > node_) {
     votes_[heard.peer] = hello;
     return;
@@ -338,6 +338,9 @@ void JobRun::search() {
   if (places.empty()) return;
   const RosterEntry& place = places[searched_++ % places.size()];
   connect(place, kSearchTime);
+  if (!up_) return;
+  // A launcher that waits for another to be elected sends its own voters on; otherwise neither may get enough votes.
+  for (const auto& [peer, hello] : std::exchange(votes_, {})) redirect(peer);
 }
 
 void JobRun::signal(const MemberSignal& signal) {

@@ -388,6 +388,19 @@ TEST_F(ElectionOfOthers, IsNotForOneThatIsNoVoter) {
   EXPECT_FALSE(leads());
 }
 
+TEST_F(OneElection, SendsItsVotersOnWhileItWaitsForAnotherToBeElected) {
+  const Vote early = vote(2, 102, roster_);
+  EXPECT_EQ(early.answer, "");
+  const auto lower = JobLink::serve("127.0.0.1", port_.port(), "secret");
+  std::string answer;
+  pump_until([&] {
+    for (const JobLink::Heard& heard : early.link->take()) answer = heard.message ? pack(*heard.message) : "lost";
+    return !answer.empty();
+  });
+  EXPECT_EQ(answer, "redirect 0|127.0.0.1");
+  EXPECT_EQ(vote(3, 103, roster_).answer, "redirect 0|127.0.0.1");
+}
+
 TEST_F(OneElection, AVoterThatIsGoneDoesNotCount) {
   {
     const Vote gone = vote(2, 102, roster_);
