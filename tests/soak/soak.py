@@ -73,6 +73,8 @@ def main():
             time.sleep(0.5)
         if job.returncode != 0:
             sys.exit(f"soak: the job ended with {job.returncode}")
+    # The process that ranks are forked from has no name of its own before it is ready: it is seen at the start only.
+    samples = {rank: seen for rank, seen in samples.items() if seen[-1][0] >= steps // 3}
     failed = len(samples) != 2
     for rank, (_, seen) in enumerate(sorted(samples.items())):  # the launcher starts them in the order of their ranks
         # The most of a window: evaluations and saves give memory back for a moment, and the end gives back all.
