@@ -8,6 +8,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <deque>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -76,28 +78,39 @@ class Gate {
   void hold(void* stream) {
     EXPECT_OK(::aclrtLaunchHostFunc(
         stream,
-        [](void* gate) {
-          auto* self = static_cast<Gate*>(gate);
-          self->reached_.store(true);
-          while (!self->open_.load()) std::this_thread::sleep_for(std::chrono::microseconds(50));
-          self->passed_.store(true);
+        [](void* state) {
+          auto* self = static_cast<State*>(state);
+          self->reached.store(true);
+          while (!self->open.load()) std::this_thread::sleep_for(std::chrono::microseconds(50));
+          self->passed.store(true);
         },
-        this));
+        &state_));
     held_ = true;
   }
   void open() {
-    open_.store(true);
-    while (held_ && reached_.load() && !passed_.load()) std::this_thread::yield();
+    state_.open.store(true);
+    while (held_ && state_.reached.load() && !state_.passed.load()) std::this_thread::yield();
   }
   void await() const {
-    while (!reached_.load()) std::this_thread::yield();
+    while (!state_.reached.load()) std::this_thread::yield();
   }
 
  private:
+  struct State {
+    std::atomic<bool> open{false};
+    std::atomic<bool> reached{false};
+    std::atomic<bool> passed{false};
+  };
+  // Lives as long as the process: a stream may reach the gate after it is gone.
+  static State& new_state() {
+    static std::mutex mutex;
+    static auto& all = *new std::deque<State>;
+    const std::lock_guard lock(mutex);
+    return all.emplace_back();
+  }
+
   bool held_ = false;
-  std::atomic<bool> open_{false};
-  std::atomic<bool> reached_{false};
-  std::atomic<bool> passed_{false};
+  State& state_ = new_state();
 };
 
 inline void* device_memory(size_t bytes) {
