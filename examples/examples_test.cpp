@@ -121,7 +121,7 @@ TEST(Examples, Qwen3WithExpertsFitsItsDevices) {
   EXPECT_EQ(parameter_count(config), 30'532'122'624);  // as transformers counts
   const TrainingArguments arguments = arguments_in(folder / "16-devices.yaml", 16);
   const RankLayout layout = layout_of(arguments.job, 16);
-  const auto stages = deal_layers({.num_layers = config.num_hidden_layers});
+  const auto stages = assign_layers({.num_layers = config.num_hidden_layers});
   ASSERT_EQ(stages.size(), 1u);
   EXPECT_NEAR(bytes_of(config, stages[0], layout) / 1e9, 54, 0.5) << "its first lines say another number";
 }

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "core/mesh/master_port.h"
+#include "core/mesh/store/master_port.h"
 
 namespace concord::tests {
 

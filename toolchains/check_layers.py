@@ -14,8 +14,8 @@ import os
 import re
 import sys
 
-# The part of the tree a file belongs to -> the parts it may include besides its own. "core" and "trainer" are the files
-# directly in these folders.
+# The part of the tree a file belongs to -> the parts it may include besides its own. "trainer" is the files directly in
+# this folder and its LOOP_ROOMS.
 BASE = "platform/base"  # of the operating system and the compiler only, so for every layer but the contract in C
 HOST = ["platform/cpp", "platform/loader", "platform/layers"]  # one library, whose parts may include each other
 PLATFORM = HOST + ["platform/abi", BASE]
@@ -26,41 +26,44 @@ ARROWS = {
     # The layers wrap tables and so share the argument checks that plugins use.
     **{part: HOST + ["platform/abi", "platform/sdk", BASE] for part in HOST},
     "platform/conformance": HOST + ["platform/abi", "platform/sdk", BASE],
-    "core": [BASE],
-    "core/schedule": ["core"],
-    "core/safetensors": ["core", *PLATFORM],
+    "core/base": [BASE],
+    "core/schedule": ["core/base"],
+    "core/safetensors": ["core/base", *PLATFORM],
     "core/torch": PLATFORM,
-    "core/mesh": ["core", "core/torch", *PLATFORM],
-    "core/launch": ["core", "core/mesh", BASE],
-    "core/ops": ["core", "core/mesh", "core/torch", *PLATFORM],
-    "core/parallel": ["core", "core/mesh", "core/ops", "core/torch", *PLATFORM],
-    "core/checkpoint": ["core", "core/safetensors"],
-    "core/models": ["core", "core/checkpoint", "core/mesh", "core/ops", "core/parallel", "core/safetensors", "core/schedule",
-                    "core/torch", *PLATFORM],
-    "core/data_parallel": ["core", "core/mesh", "core/models", "core/torch", *PLATFORM],
-    "core/optim": ["core", "core/data_parallel", "core/mesh", "core/models", "core/ops", "core/parallel", "core/safetensors", "core/torch",
-                   *PLATFORM],
-    "core/pipeline": ["core", "core/mesh", "core/models", "core/ops", "core/schedule", "core/torch", *PLATFORM],
-    "trainer/report": ["core", BASE],
-    "trainer/data": ["core", "core/models", "core/safetensors", BASE],
+    "core/mesh": ["core/base", "core/torch", *PLATFORM],
+    "core/launch": ["core/base", "core/mesh", BASE],
+    "core/ops": ["core/base", "core/mesh", "core/torch", *PLATFORM],
+    "core/parallel": ["core/base", "core/mesh", "core/ops", "core/torch", *PLATFORM],
+    "core/checkpoint": ["core/base", "core/mesh", "core/parallel", "core/safetensors", "core/torch", *PLATFORM],
+    "core/models": ["core/base", "core/checkpoint", "core/mesh", "core/ops", "core/parallel", "core/safetensors",
+                    "core/schedule", "core/torch", *PLATFORM],
+    "core/data_parallel": ["core/base", "core/mesh", "core/parallel", "core/torch", *PLATFORM],
+    "core/optim": ["core/base", "core/checkpoint", "core/data_parallel", "core/mesh", "core/ops", "core/parallel",
+                   "core/safetensors", "core/torch", *PLATFORM],
+    "core/pipeline": ["core/base", "core/mesh", "core/models", "core/ops", "core/schedule", "core/torch", *PLATFORM],
+    "trainer/report": ["core/base", BASE],
+    "trainer/data": ["core/base", "core/models", "core/safetensors", BASE],
     # Of core's tensor folders only the options, which are plain values.
-    "trainer/arguments": ["trainer/data", "core", "core/data_parallel", "core/mesh", "core/models", "core/optim",
+    "trainer/arguments": ["trainer/data", "core/base", "core/data_parallel", "core/mesh", "core/models", "core/optim",
                           "core/pipeline", "core/schedule", BASE],
-    "trainer/trackers": ["trainer/arguments", "trainer/data", "trainer/report", "core", BASE],
-    "trainer": ["trainer/arguments", "trainer/data", "trainer/report", "trainer/trackers", "core", "core/checkpoint", "core/data_parallel",
-                "core/mesh", "core/models", "core/optim", "core/parallel", "core/pipeline", "core/schedule", "core/torch", *PLATFORM],
-    "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core", "core/mesh", "core/models",
-                             *PLATFORM],
-    "trainer/cli": ["trainer", "trainer/arguments", "trainer/data", "trainer/report", "trainer/torch_module", "core",
+    "trainer/trackers": ["trainer/arguments", "trainer/data", "trainer/report", "core/base", BASE],
+    # The loop and its rooms (LOOP_ROOMS), which may include each other.
+    "trainer": ["trainer/arguments", "trainer/data", "trainer/report", "trainer/trackers", "core/base", "core/checkpoint",
+                "core/data_parallel", "core/mesh", "core/models", "core/optim", "core/parallel", "core/pipeline",
+                "core/schedule", "core/torch", *PLATFORM],
+    "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core/base", "core/checkpoint", "core/mesh",
+                             "core/models", *PLATFORM],
+    "trainer/cli": ["trainer", "trainer/arguments", "trainer/data", "trainer/report", "trainer/torch_module", "core/base",
                     "core/checkpoint", "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim",
                     "core/safetensors", "core/schedule", *PLATFORM],
 }
+LOOP_ROOMS = ["checkpoint", "evaluation", "generation", "health", "metrics", "objective"]
 # backends/<name>, each for itself: the contract, the author kit and the collective engines.
 BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", "backends/net", BASE]
 
 LIBTORCH = r"(torch|ATen|c10|caffe2)/"
 # What is built without it: values, files and processes; and the program, which loads trainer/torch_module where a rank runs.
-WITHOUT_LIBTORCH = ["core", "core/launch", "core/safetensors", "core/schedule", "trainer/arguments", "trainer/cli",
+WITHOUT_LIBTORCH = ["core/base", "core/launch", "core/safetensors", "core/schedule", "trainer/arguments", "trainer/cli",
                     "trainer/report"]
 # Headers from outside -> where they may be included, and what to say about it elsewhere.
 OUTSIDE = [
@@ -84,8 +87,10 @@ COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def part_of(path):
-    """The part of the tree |path| (relative to the root) lies in: 'core', 'core/mesh', 'platform/abi', 'tests'."""
+    """Returns the part of the tree that |path| (relative to the root) is in: 'core/mesh', 'platform/abi', 'trainer', 'tests'."""
     pieces = path.split("/")
+    if pieces[0] == "trainer" and pieces[1] in LOOP_ROOMS:
+        return "trainer"
     return pieces[0] if pieces[0] == "tests" else "/".join(pieces[:-1][:2])
 
 

@@ -36,10 +36,10 @@ CLEAN = {
     "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
     "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
     "core/torch/device.cpp": '#include <c10/core/Device.h>\n#include "platform/cpp/platform.hpp"\n',
-    "core/quoted.h": "#include <string>\n",
-    "core/ops/cpu/rope.h": '#include "core/quoted.h"\n',
+    "core/base/quoted.h": "#include <string>\n",
+    "core/ops/cpu/rope.h": '#include "core/base/quoted.h"\n',
     "core/parallel/linear.h": '#include "core/ops/cpu/rope.h"\n#include "core/torch/device.h"\n',
-    "core/schedule/schedule.h": '#include "core/quoted.h"\n',
+    "core/schedule/schedule.h": '#include "core/base/quoted.h"\n',
     "core/pipeline/executor.h": '#include "core/schedule/schedule.h"\n#include <ATen/core/Tensor.h>\n',
     "trainer/trainer.h": '#include "core/pipeline/executor.h"\n#include "core/torch/device.h"\n',
     "trainer/cli/main.cpp": '#include "trainer/trainer.h"\n#include "platform/cpp/platform.hpp"\n',
@@ -101,7 +101,7 @@ class CheckLayers(unittest.TestCase):
         self.expect_refused("platform/sdk/x.hpp", '"platform/cpp/platform.hpp"', "platform/sdk may include")
 
     def test_the_conformance_kit_needs_the_platform_only(self):
-        self.expect_refused("platform/conformance/cases/x.cpp", '"core/quoted.h"', "platform/conformance may include")
+        self.expect_refused("platform/conformance/cases/x.cpp", '"core/base/quoted.h"', "platform/conformance may include")
         self.expect_refused("platform/conformance/x.cpp", '"tests/processes/spawn.h"', "only tests may include tests")
         self.expect_refused("trainer/cli/x.cpp", '"platform/conformance/context.h"', "trainer/cli may include")
 
@@ -115,13 +115,13 @@ class CheckLayers(unittest.TestCase):
         self.assertIn("backends/cuda may include platform/abi, platform/sdk, backends/shm", printed)
 
     def test_core_may_not_include_backends_trainer_or_sdk(self):
-        self.expect_refused("core/x.cpp", '"backends/shm/engine.h"', "core may include")
-        self.expect_refused("core/x.cpp", '"platform/sdk/plugin.hpp"', "core may include")
-        self.expect_refused("core/x.h", '"trainer/trainer.h"', "core may include")
+        self.expect_refused("core/base/x.cpp", '"backends/shm/engine.h"', "core/base may include")
+        self.expect_refused("core/base/x.cpp", '"platform/sdk/plugin.hpp"', "core/base may include")
+        self.expect_refused("core/base/x.h", '"trainer/trainer.h"', "core/base may include")
         self.expect_refused("core/mesh/x.h", '"trainer/trainer.h"', "core/mesh may include")
 
     def test_folders_of_core_keep_to_their_arrows(self):
-        self.expect_refused("core/x.cpp", '"core/schedule/schedule.h"', "core may include platform/base")
+        self.expect_refused("core/base/x.cpp", '"core/schedule/schedule.h"', "core/base may include platform/base")
         self.expect_refused("core/schedule/x.cpp", '"core/pipeline/executor.h"', "core/schedule may include core")
         self.expect_refused("core/schedule/x.cpp", '"platform/loader/registry.h"', "core/schedule may include core")
         self.expect_refused("core/models/x.cpp", '"core/pipeline/executor.h"', "core/models may include")
@@ -149,7 +149,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_cuda_headers_stay_in_their_backend(self):
         for header in ("<cuda_runtime.h>", "<cuda.h>", "<nccl.h>", '"cudnn.h"'):
-            self.expect_refused("core/x.cpp", header, "inside backends/cuda")
+            self.expect_refused("core/base/x.cpp", header, "inside backends/cuda")
             self.expect_refused("backends/ascend/x.cpp", header, "inside backends/cuda")
 
     def test_ascend_headers_stay_in_their_backend(self):
@@ -170,11 +170,11 @@ class CheckLayers(unittest.TestCase):
 
     def test_a_part_without_a_layer_fails(self):
         self.expect_refused("platform/extra/x.cpp", '"platform/abi/comm.h"', "is not in any layer")
-        self.expect_refused("core/extra/x.cpp", '"core/quoted.h"', "core/extra is not in any layer")
+        self.expect_refused("core/extra/x.cpp", '"core/base/quoted.h"', "core/extra is not in any layer")
 
     def test_an_include_in_a_comment_is_not_one(self):
         text = '/* for example\n#include "backends/shm/engine.h"\n*/\n// #include <cuda.h>\n'
-        code, printed = self.run_on(files={"core/x.cpp": text})
+        code, printed = self.run_on(files={"core/base/x.cpp": text})
         self.assertEqual(code, 0, printed)
 
 

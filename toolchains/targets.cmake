@@ -22,46 +22,9 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
-# GCC looks for memory it can use again whenever its heap has grown to twice what was in use, from 128 MB on: 6 to 10 % of
-# the time of a batch. From 1 GB on, a batch of core needs a third more memory.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=1000000>")
-endif()
 find_package(Threads REQUIRED)
+include(tuning)
 include(plugin)  # concord_plugin(NAME SOURCES ... LIBRARIES ...), which is installed for other projects too
-
-# concord_links(OUT WANTED LIBRARY...): whether WANTED is one of them, or behind one, so that its headers can be included.
-function(concord_links out wanted)
-  set(${out} FALSE PARENT_SCOPE)
-  foreach(library IN LISTS ARGN)
-    if(library STREQUAL wanted)
-      set(${out} TRUE PARENT_SCOPE)
-      return()
-    endif()
-    if(TARGET ${library})
-      get_target_property(behind ${library} INTERFACE_LINK_LIBRARIES)
-      if(behind)
-        concord_links(found ${wanted} ${behind})
-        if(found)
-          set(${out} TRUE PARENT_SCOPE)
-          return()
-        endif()
-      endif()
-    endif()
-  endforeach()
-endfunction()
-
-# How many sources are compiled together. Half of what compiling one without libtorch takes are the standard library's
-# headers, fmt and JSON, so batches are large: at most 24, and no batch of the two that are left.
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
-function(concord_batches target)
-  list(LENGTH ARGN count)
-  math(EXPR batches "(${count} + 23) / 24")
-  if(count GREATER 16)
-    math(EXPR size "(${count} + ${batches} - 1) / ${batches}")
-    set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE ${size})
-  endif()
-endfunction()
 
 # concord_library(NAME SOURCES ... LIBRARIES ... LOOPS ...): a static library, called Concord::NAME by its users. LOOPS are
 # sources that loop over memory in a library of which concord_loops_little is said: compiled together, with -O3.
@@ -87,70 +50,6 @@ function(concord_library name)
     target_compile_options(concord_${name} PRIVATE -fno-sanitize=undefined)
   endif()
   concord_precompile_plain(concord_${name} ${ARG_LIBRARIES})
-endfunction()
-
-# Most libraries call others and loop over little: -O3 made core's batches take a third longer to compile than -O1, and
-# steps no faster. concord_loops_little(TARGET...) says so of targets; sources of theirs that do loop over memory get
-# CONCORD_LOOPS among their own options. concord_calls_others(TARGET...) says in addition that a target reads no memory as
-# another type: under the address sanitizer it does without the checks of pointers (alignment and others) that are a
-# quarter of its compilation there.
-set(release_build $<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${CONCORD_SANITIZE}>>>)
-set(CONCORD_LOOPS $<${release_build}:-O3> $<$<BOOL:${CONCORD_SANITIZE}>:-O1>)  # under sanitizers tests wait for them
-function(concord_loops_little)
-  foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<AND:${release_build},$<COMPILE_LANGUAGE:CXX>>:-O1>)
-  endforeach()
-endfunction()
-function(concord_calls_others)
-  concord_loops_little(${ARGN})
-  foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE
-      $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=alignment,null,object-size,vptr>)
-  endforeach()
-endfunction()
-
-# concord_precompile_torch(TARGET [CARRIER]): reads the headers that most sources with libtorch include once, for TARGET or
-# for all that name it as their CARRIER. Clang alone, which reads of them what a source uses: a batch of core takes 9.0 s
-# of CPU time instead of 17.1, and the headers 15.2 once. GCC reads all of them every time, for as long as it saves.
-function(concord_precompile_torch target)
-  if(NOT CMAKE_UNITY_BUILD OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    return()
-  endif()
-  if(ARGN)
-    target_precompile_headers(${target} REUSE_FROM ${ARGN})
-  else()
-    target_precompile_headers(${target} PRIVATE <ATen/core/Tensor.h> <torch/csrc/autograd/custom_function.h>
-      <torch/library.h> <fmt/format.h> <nlohmann/json.hpp>)
-  endif()
-endfunction()
-
-# concord_precompile_plain(TARGET LIBRARY...): the same for code without libtorch, in builds under sanitizers: the standard
-# library and, where TARGET links fmt, fmt and JSON. An empty library carries them, one with fmt and one without, whose
-# definitions differ. A source with its own options sets SKIP_PRECOMPILE_HEADERS.
-function(concord_precompile_plain target)
-  concord_links(torch Concord::torch ${ARGN})
-  if(torch OR NOT CMAKE_UNITY_BUILD OR NOT CONCORD_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    return()
-  endif()
-  set(carrier concord_plain_headers)
-  set(headers <algorithm> <array> <atomic> <charconv> <chrono> <cmath> <condition_variable> <deque> <filesystem> <fstream>
-    <functional> <limits> <map> <memory> <mutex> <numeric> <optional> <random> <regex> <set> <span> <sstream> <stdexcept>
-    <string> <string_view> <thread> <tuple> <unordered_map> <utility> <vector>)
-  set(libraries)
-  concord_links(fmt fmt::fmt ${ARGN})
-  if(fmt)
-    string(APPEND carrier _fmt)
-    list(APPEND headers <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>)
-    set(libraries fmt::fmt nlohmann_json::nlohmann_json)
-  endif()
-  if(NOT TARGET ${carrier})
-    set(source ${PROJECT_BINARY_DIR}/${carrier}.cpp)
-    file(CONFIGURE OUTPUT ${source} CONTENT "")
-    add_library(${carrier} OBJECT EXCLUDE_FROM_ALL ${source})
-    target_link_libraries(${carrier} PRIVATE ${libraries} concord_build_flags)
-    target_precompile_headers(${carrier} PRIVATE ${headers})
-  endif()
-  target_precompile_headers(${target} REUSE_FROM ${carrier})
 endfunction()
 
 # concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that somebody
@@ -183,44 +82,6 @@ if(CONCORD_TESTS)
   # For ./run test FILTER, which builds only what tests that match need: TEST|TARGETS|SOURCES, a line each.
   set(CONCORD_TEST_LIST ${PROJECT_BINARY_DIR}/tests.txt)
   file(WRITE ${CONCORD_TEST_LIST} "")
-endif()
-
-# concord_precompile_test(NAME LIBRARY...): GoogleTest's headers (and Tensor.h where it is used) cost more than half of a
-# test's compilation: read once for all programs of a build. They have to be compiled with the tests' own flags, for an
-# executable, so an empty program carries them. Off where sources compile by themselves: there each is to
-# include what it uses.
-function(concord_precompile_test name)
-  if(NOT CMAKE_UNITY_BUILD)
-    return()
-  endif()
-  concord_links(torch Concord::torch ${ARGN})
-  set(carrier concord_test_headers)
-  set(headers <gmock/gmock.h> <gtest/gtest.h>)
-  set(libraries GTest::gmock GTest::gtest)
-  if(torch)
-    string(APPEND carrier _torch)
-    list(APPEND headers <ATen/core/Tensor.h>)
-    list(APPEND libraries Concord::torch)
-  endif()
-  if(NOT TARGET ${carrier})
-    set(source ${PROJECT_BINARY_DIR}/${carrier}.cpp)
-    file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
-    add_executable(${carrier} EXCLUDE_FROM_ALL ${source})
-    set_target_properties(${carrier} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-    target_link_libraries(${carrier} PRIVATE ${libraries} concord_build_flags)
-    target_compile_options(${carrier} PRIVATE ${CONCORD_TEST_OPTIONS})
-    target_precompile_headers(${carrier} PRIVATE ${headers})
-  endif()
-  target_precompile_headers(${name} REUSE_FROM ${carrier})
-endfunction()
-
-# What is tested is optimised; optimising the test, or looking for undefined behaviour in it, is lost time. Its accesses
-# are checked by calls instead of code in place: that compiles a tenth faster.
-set(CONCORD_TEST_OPTIONS -O0 $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
-if(CONCORD_SANITIZE STREQUAL "address")
-  list(APPEND CONCORD_TEST_OPTIONS -fno-sanitize=undefined -g0
-    $<$<CXX_COMPILER_ID:GNU>:--param=asan-instrumentation-with-call-threshold=0>
-    "$<$<CXX_COMPILER_ID:Clang>:SHELL:-mllvm -asan-instrumentation-with-call-threshold=0>")
 endif()
 
 # concord_test_group(OUT LABELS...): the target that builds a test with these labels. A test with the label sanitized is left

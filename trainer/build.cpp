@@ -2,12 +2,12 @@
 
 #include <fmt/core.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/step_schedule.h"
 #include "platform/loader/host.h"
+#include "trainer/checkpoint/resume.h"
 #include "trainer/device_batch.h"
 #include "trainer/parameter_groups.h"
-#include "trainer/resume.h"
 
 namespace concord {
 namespace {
@@ -116,7 +116,7 @@ VirtualModels make_reference_model(const TrainingPlan& plan, ParallelContext& jo
   ModelArgs args = model_args_of(plan);
   args.adapter_folder = plan.adapter_folder;
   // Such an adapter changes nothing at the start, and the weights are read as they are.
-  if (args.adapter && args.adapter->begins_as_weights()) args.adapter = std::nullopt;
+  if (args.adapter && args.adapter->modifies_base_weights()) args.adapter = std::nullopt;
   const std::string& folder = plan.arguments.preference.ref_model;
   if (!folder.empty()) {
     args.adapter = std::nullopt;
@@ -202,7 +202,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
           [this](const PassInputs& inputs) { return passes(inputs); },
           [this](const PassInputs& inputs, const StepPasses& made) {
             data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()));
-            data_parallel.take_as_settled();
+            data_parallel.mark_grads_flushed();
             for (size_t i = 0; i < stages.size(); ++i) stages[i]->set_results(made.results[i]);
           }),
       job_(job),
@@ -227,7 +227,7 @@ StepPasses TrainingParts::passes(const PassInputs& inputs) {
   begin(inputs.batches, inputs.weights, inputs.router_weights);
   data_parallel.begin_step(count, inputs.hold);
   executor(count).run();
-  data_parallel.settle_grads();
+  data_parallel.flush_grads();
   StepPasses made{.losses = logged_losses(*stages.back(), inputs.weights, loss_rule), .results = {}};
   for (const auto& stage : stages) made.results.push_back(stage->results());
   return made;

@@ -16,14 +16,14 @@
 #include "core/optim/optimizer.h"
 #include "core/pipeline/executor.h"
 #include "trainer/device_batch.h"
-#include "trainer/pair_objective.h"
+#include "trainer/evaluation/predictions.h"
+#include "trainer/metrics/step_timers.h"
+#include "trainer/objective/pair_objective.h"
+#include "trainer/objective/reference.h"
+#include "trainer/objective/reference_table.h"
+#include "trainer/objective/step_loss.h"
 #include "trainer/plan.h"
-#include "trainer/predictions.h"
-#include "trainer/reference.h"
-#include "trainer/reference_table.h"
-#include "trainer/step_loss.h"
-#include "trainer/step_replay.h"
-#include "trainer/step_timers.h"
+#include "trainer/step_graph.h"
 
 namespace concord {
 
@@ -62,7 +62,7 @@ class TrainingParts {
   Executor forward_executor;  // evaluation
   StepTimers timers;
   BatchCopies copies;
-  StepReplay replay;  // passes() of steps that are alike
+  StepGraph replay;  // passes() of steps that are alike
 
   enum class Data { train, eval };
 

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <filesystem>
 
-#include "core/config_error.h"
-#include "core/file_lock.h"
-#include "trainer/data/synthetic.h"
-#include "trainer/output_folder.h"
+#include "core/base/config_error.h"
+#include "core/base/files/file_lock.h"
+#include "trainer/checkpoint/output_folder.h"
+#include "trainer/data/build/synthetic.h"
 #include "trainer/report/files.h"
 
 namespace concord {

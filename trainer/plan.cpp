@@ -9,20 +9,20 @@
 #include <filesystem>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "core/mesh/initialize_args.h"
 #include "core/models/parameter_plan.h"
-#include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
-#include "trainer/continuation.h"
+#include "trainer/checkpoint/output_folder.h"
+#include "trainer/checkpoint/resume_check.h"
+#include "trainer/checkpoint/training_state.h"
 #include "trainer/data/blend.h"
 #include "trainer/data/split.h"
-#include "trainer/data/token_cache.h"
-#include "trainer/data/tokenizer_files.h"
-#include "trainer/output_folder.h"
+#include "trainer/data/text/token_cache.h"
+#include "trainer/data/text/tokenizer_files.h"
+#include "trainer/generation/prompts.h"
 #include "trainer/parameter_groups.h"
-#include "trainer/prompts.h"
-#include "trainer/training_state.h"
 
 namespace concord {
 namespace {
@@ -31,12 +31,12 @@ std::vector<StageLayers> stages_of(const TrainingArguments& a, const ModelConfig
   if (!a.pipeline.layout.empty()) {
     return parse_layer_layout(a.pipeline.layout, config.num_hidden_layers, schedule.pp, a.model_options.mtp.num_layers);
   }
-  LayerDeal deal = a.pipeline.deal;
+  LayerAssignment deal = a.pipeline.deal;
   deal.num_layers = config.num_hidden_layers;
   deal.pp = schedule.pp;
   deal.vpp = schedule.vpp;
   deal.placement = placement_of(schedule);
-  return deal_layers(deal);
+  return assign_layers(deal);
 }
 
 int64_t longest_sample(const TrainingArguments& a, const ModelConfig& config) {
@@ -391,7 +391,7 @@ void check_resumption(const TrainingPlan& plan) {
   if (folder.empty()) return;
   const ResumeParts parts = resume_parts(a);
   if (!parts.progress) return check_same_model(folder, plan);
-  check_can_continue(folder, read_training_state(folder), plan, parts);
+  check_resumable(folder, read_training_state(folder), plan, parts);
 }
 
 }  // namespace
@@ -416,7 +416,7 @@ ReferenceKind reference_of(const TrainingPlan& plan) {
   const PreferenceArguments& given = plan.arguments.preference;
   if (!given.uses_reference()) return ReferenceKind::none;
   const bool starts_as_base = plan.adapter && plan.adapter_folder.empty() && plan.adapter->modules_to_save.empty() &&
-                              !plan.adapter->begins_as_weights();
+                              !plan.adapter->modifies_base_weights();
   return given.ref_model.empty() && starts_as_base ? ReferenceKind::adapter_off : ReferenceKind::second_model;
 }
 

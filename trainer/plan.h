@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/mesh/machines.h"
-#include "core/models/adapter_config.h"
+#include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
 #include "core/optim/loss_scaler.h"
 #include "core/optim/lr_schedule.h"
@@ -19,8 +19,8 @@
 #include "core/schedule/schedule.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/data/loader.h"
-#include "trainer/data/tokenizer_files.h"
-#include "trainer/prompts.h"
+#include "trainer/data/text/tokenizer_files.h"
+#include "trainer/generation/prompts.h"
 
 namespace concord {
 
@@ -44,7 +44,7 @@ struct ResumeParts {
 };
 ResumeParts resume_parts(const TrainingArguments& arguments);
 
-// What preferences are learnt against (trainer/reference.h).
+// What preferences are learnt against (trainer/objective/reference.h).
 enum class ReferenceKind { none, adapter_off, second_model };
 
 // What is evaluated on. Of several sets each has a name.

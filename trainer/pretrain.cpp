@@ -6,18 +6,18 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/save_folder.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
-#include "core/models/save_folder.h"
 #include "core/torch/device.h"
 #include "platform/loader/host.h"
-#include "trainer/fault_callback.h"
-#include "trainer/fewer_ranks.h"
-#include "trainer/output_folder.h"
+#include "trainer/checkpoint/output_folder.h"
+#include "trainer/checkpoint/resume.h"
+#include "trainer/health/elastic_layout.h"
+#include "trainer/health/fault_callback.h"
+#include "trainer/metrics/report_callback.h"
 #include "trainer/report/files.h"
-#include "trainer/report_callback.h"
-#include "trainer/resume.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
 #include "trainer/trackers/trackers.h"
@@ -41,19 +41,19 @@ void check_folders_differ(ParallelContext& job, const TrainingPlan& plan, const 
   const std::string nonce = broadcast_text(job, job.rank() == 0 ? make_nonce() : "", 0);
   const auto file_of = [&](int64_t rank) { return output.folder / fmt::format(".concord-machine-{}-{}", nonce, rank); };
   const bool writes = job.rank() == plan.writing_rank();
-  run_together(job, [&] {
+  run_and_propagate_errors(job, [&] {
     if (!writes) return;
     check_output_folder(output);
     std::filesystem::create_directories(output.folder);
     replace_file(file_of(job.rank()).string(), "\n");
   });
   std::optional<int64_t> other;
-  run_together(job, [&] {
+  run_and_propagate_errors(job, [&] {
     for (const int64_t rank : first) {
       if (writes && rank != job.rank() && std::filesystem::exists(file_of(rank))) other = rank;
     }
   });
-  run_together(job, [&] {
+  run_and_propagate_errors(job, [&] {
     if (writes) std::filesystem::remove(file_of(job.rank()));
     if (!other) return;
     throw ConfigError(
@@ -68,7 +68,7 @@ void set_aside_what_others_lack(const TrainingPlan& plan, const OutputRequest& o
   const bool is_newest = plan.is_restarted || resumes_from_newest(plan.arguments);
   if (!plan.continues() || !is_newest) return;
   const std::string resumed = std::filesystem::path(plan.resume_from).filename().string();
-  for (const std::string& name : set_later_aside(output.folder, *checkpoint_step(plan.resume_from))) {
+  for (const std::string& name : rename_newer_checkpoints(output.folder, *checkpoint_step(plan.resume_from))) {
     loader::log(CONCORD_LOG_WARN, "train",
                 fmt::format("the run resumes from {}, the newest checkpoint that all machines have; a later one of {} "
                             "is now called {}",
@@ -172,7 +172,7 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
       locked.job = broadcast_text(job, job.rank() == 0 ? make_nonce() : "", 0);
       locked.is_unique_job = true;
     }
-    run_together(job, [&] {  // what one machine refuses ends the job on all of them
+    run_and_propagate_errors(job, [&] {  // what one machine refuses ends the job on all of them
       if (environment.rank == 0 || has_own_folder) {
         lock = lock_output_folder(locked);
         check_output_folder(request);

@@ -40,7 +40,7 @@ struct RunOptions {
 };
 
 // Loads the plugin and the libraries of its device, which run_training would load first. For a process that waits to
-// become a rank (core/launch/spare_process.h). Throws as current_platform and torch_device do.
+// become a rank (core/launch/processes/spare_process.h). Throws as current_platform and torch_device do.
 void load_device_libraries();
 
 // Throws ConfigError for invalid settings, before any group is made if possible; Error and std::runtime_error

@@ -12,14 +12,14 @@
 #include <optional>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/models/gather_shards.h"
-#include "core/models/hf_plan.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/hf_plan.h"
+#include "core/checkpoint/read/gather_shards.h"
+#include "core/models/layers/router_record.h"
 #include "core/models/parameter_plan.h"
-#include "core/models/router_record.h"
 #include "core/models/token_slices.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/context_slices.h"
-#include "core/parallel/moves.h"
 #include "core/pipeline/model_pipeline.h"
 #include "core/schedule/step_schedule.h"
 

@@ -38,17 +38,17 @@ StepSettings step_settings(const TrainingParts& parts, const StepAttempt& attemp
           .decoupled_lr = parts.decoupled_learning_rate()};
 }
 
-void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
+void reduce_grads_and_norm(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
   if (!reduce(parts, host_batches, attempt)) return;
   const StepTimers::Span span(parts.timers, StepPart::optimizer);
   attempt->measured = parts.optimizer.measure(attempt->divisor);
 }
 
-void reduce_measure_and_begin(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
-                              const std::optional<at::Tensor>& loss, StepAttempt* attempt) {
+void reduce_grads_and_launch_update(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
+                                    const std::optional<at::Tensor>& loss, StepAttempt* attempt) {
   if (!reduce(parts, host_batches, attempt)) return;
   const StepTimers::Span span(parts.timers, StepPart::optimizer);
-  attempt->measured = parts.optimizer.measure_and_begin(step_settings(parts, *attempt), loss);
+  attempt->measured = parts.optimizer.measure_and_launch_update(step_settings(parts, *attempt), loss);
 }
 
 void require_finite_gradient(const StepAttempt& attempt, int64_t number) {

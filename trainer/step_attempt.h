@@ -25,11 +25,11 @@ struct StepAttempt {
 // DistributedDataParallel::begin_step.
 StepAttempt run_micro_batches(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool hold = false);
 // The rest. Waits: for the gradient norm of all ranks.
-void reduce_and_measure(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt);
+void reduce_grads_and_norm(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt);
 // The same where a norm that is finite, and |loss| if it is given, lead to an update: a device begins it meanwhile (see
-// Optimizer::measure_and_begin).
-void reduce_measure_and_begin(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
-                              const std::optional<at::Tensor>& loss, StepAttempt* attempt);
+// Optimizer::measure_and_launch_update).
+void reduce_grads_and_launch_update(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
+                                    const std::optional<at::Tensor>& loss, StepAttempt* attempt);
 
 // What the optimizer is given for the update of |attempt|.
 StepSettings step_settings(const TrainingParts& parts, const StepAttempt& attempt);

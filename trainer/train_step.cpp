@@ -6,9 +6,9 @@
 
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
-#include "trainer/loss_check.h"
+#include "trainer/health/loss_check.h"
+#include "trainer/health/step_validator.h"
 #include "trainer/step_attempt.h"
-#include "trainer/step_validator.h"
 
 namespace concord {
 namespace {
@@ -39,7 +39,7 @@ void warn_of_no_labels(int64_t number, const ParallelContext& job) {
 
 // A loss that is not finite makes gradients that are not finite either, and these are found first. Throws where it was
 // the loss.
-void blame_the_loss(const TrainingParts& parts, const ParallelContext& job, int64_t number) {
+void throw_if_loss_not_finite(const TrainingParts& parts, const ParallelContext& job, int64_t number) {
   try {
     require_finite_losses(parts.stages.back()->token_losses(), number, job);
   } catch (const c10::Error&) {
@@ -56,14 +56,14 @@ StepAttempt compute(TrainingParts& parts, ParallelContext& job, const std::vecto
     loss_check.emplace(attempt.losses, job);
     loss = attempt.losses.sum().to(job.torch_device());
   }
-  reduce_measure_and_begin(parts, host_batches, loss, &attempt);
+  reduce_grads_and_launch_update(parts, host_batches, loss, &attempt);
   if (loss_check) {
     loss_check->require_finite(number);
     require_finite_gradient(attempt, number);
   }
   return attempt;
 } catch (const Error&) {
-  if (on_not_finite == OnNotFinite::stop) blame_the_loss(parts, job, number);
+  if (on_not_finite == OnNotFinite::stop) throw_if_loss_not_finite(parts, job, number);
   throw;
 }
 

@@ -10,20 +10,20 @@
 #include <cmath>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/recovery_log.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
 #include "core/optim/optimizer_files.h"
-#include "core/recovery_log.h"
 #include "platform/loader/host.h"
-#include "trainer/continuation.h"
+#include "trainer/checkpoint/output_folder.h"
+#include "trainer/checkpoint/resume.h"
+#include "trainer/checkpoint/resume_check.h"
+#include "trainer/checkpoint/save_wait.h"
 #include "trainer/data/to_micro_batch.h"
 #include "trainer/device_batch.h"
-#include "trainer/first_ranked.h"
-#include "trainer/output_folder.h"
+#include "trainer/evaluation/argmax_predictions.h"
 #include "trainer/parameter_groups.h"
-#include "trainer/resume.h"
-#include "trainer/save_wait.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
 
@@ -64,15 +64,15 @@ EvalLoopOutput together(const EvalLoopOutput& a, const EvalLoopOutput& b) {
 // run, so nothing is undone then.
 template <class Function>
 auto with_average(Optimizer& optimizer, bool is_asked, Function function) {
-  if (is_asked) optimizer.exchange_average();
+  if (is_asked) optimizer.swap_ema_weights();
   auto result = function();
-  if (is_asked) optimizer.exchange_average();
+  if (is_asked) optimizer.swap_ema_weights();
   return result;
 }
 
 // The loss of pairs is not one of tokens, so there is no perplexity.
-NamedValues named_metrics(const std::string& name, const EvalLoopOutput& output, double seconds, bool of_pairs,
-                          const NamedValues& extra) {
+NamedValues eval_metrics(const std::string& name, const EvalLoopOutput& output, double seconds, bool of_pairs,
+                         const NamedValues& extra) {
   NamedValues metrics{{name + "_loss", output.loss},
                       {name + "_runtime", seconds},
                       {name + "_samples_per_second", static_cast<double>(output.num_samples) / seconds}};
@@ -81,7 +81,7 @@ NamedValues named_metrics(const std::string& name, const EvalLoopOutput& output,
   return metrics;
 }
 
-std::string mismatch_words(const ReplicaDifference& difference, int64_t step) {
+std::string replica_mismatch_message(const ReplicaDifference& difference, int64_t step) {
   const std::string suspect =
       difference.culprit
           ? fmt::format("the device or the memory of rank {} is suspect: run without it", *difference.culprit)
@@ -169,11 +169,11 @@ TrainOutput Trainer::train() {
                ? skipped_step()
                : train_step(parts_, job_, *batches, step, on_not_finite_, validator_ ? &*validator_ : nullptr));
     profile_.end_step(done);
-    decide_what_follows();
+    update_control();
     agree();
     if (is_due(state_.global_step, plan_.arguments.faults.check_replicas_steps)) check_replicas();
     advance_save();
-    do_what_follows();
+    apply_control();
     remember();
     pulse_.step_done(state_.global_step);
   }
@@ -194,7 +194,7 @@ void Trainer::save_last_step() {
     save_checkpoint(SaveJob::Source::live);
     complete_save();
   } else if (job_.rank() == plan_.writing_rank()) {  // nothing to save where a run is resumed at its last step
-    keep_newest(plan_.arguments.output.dir, plan_.arguments.saving.total_limit, state_.best.checkpoint);
+    rotate_checkpoints(plan_.arguments.output.dir, plan_.arguments.saving.total_limit, state_.best.checkpoint);
   }
 }
 
@@ -243,7 +243,7 @@ void Trainer::record(const StepOutput& step) {
 }
 
 // By the arguments and this rank's callbacks; the ranks agree afterwards.
-void Trainer::decide_what_follows() {
+void Trainer::update_control() {
   const int64_t step = state_.global_step;
   control_.should_log = is_due(step, logging_steps_) || (step == 1 && plan_.arguments.logging.first_step);
   control_.should_evaluate = is_due(step, eval_steps_);
@@ -295,7 +295,7 @@ void Trainer::agree() {
 }
 
 // In each of the three, a callback on one rank can request another of them, or the end.
-void Trainer::do_what_follows() {
+void Trainer::apply_control() {
   const TrainingArguments& a = plan_.arguments;
   const bool is_finished = state_.global_step == plan_.max_steps;
   // A run that can be resumed is going to log the steps that it has not logged yet, as if it had not been stopped.
@@ -330,7 +330,7 @@ void Trainer::check_replicas() {
   replicas_checked_ = state_.global_step;
   const std::optional<ReplicaDifference> difference = replicas_.run();
   if (!difference) return;
-  const std::string words = mismatch_words(*difference, state_.global_step);
+  const std::string words = replica_mismatch_message(*difference, state_.global_step);
   if (job_.rank() == 0) RecoveryLog().wrong(state_.global_step, difference->culprit, words);
   if (faults.on_replica_mismatch == "stop") {
     if (difference->culprit) job_.flight().peers().blame(*difference->culprit);
@@ -373,14 +373,14 @@ void Trainer::log() {
   for (auto& metric : further_.take()) report.extra.push_back(std::move(metric));
   if (window_.save_seconds > 0) report.extra.emplace_back("save_seconds", window_.save_seconds);
   for (auto& metric : parts_.timers.take()) report.extra.push_back(std::move(metric));
-  judge_ranks(&report);
+  detect_stragglers(&report);
   window_ = {};
   last_log_ = Clock::now();
   notify([&](TrainerCallback& c) { c.on_log(state_, report, control_); });
 }
 
 // All ranks have the same table and so come to the same verdict. Waits: for all ranks.
-void Trainer::judge_ranks(StepReport* report) {
+void Trainer::detect_stragglers(StepReport* report) {
   report->ranks = clock_.take();
   if (!report->ranks) return;
   for (auto& metric : rank_metrics(*report->ranks)) report->extra.push_back(std::move(metric));
@@ -393,17 +393,17 @@ void Trainer::judge_ranks(StepReport* report) {
 
 // Throws, where it may: the launcher then starts all ranks again, from the newest checkpoint.
 void Trainer::replace_this_rank(const Straggler& straggler) {
-  const std::optional<int64_t> times = pulse_.begin_replacement(kMostReplacements);
+  const std::optional<int64_t> times = pulse_.begin_replacement(kMaxReplacements);
   if (!times) {
     loader::log(CONCORD_LOG_WARN, "train",
                 fmt::format("rank {} is kept: it was replaced {} times already, or there is no checkpoint or no "
                             "launcher of concord to start it again",
-                            straggler.rank, kMostReplacements));
+                            straggler.rank, kMaxReplacements));
     return;
   }
   job_.flight().peers().blame(straggler.rank);
   throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("{}; it is replaced (time {} of at most {})",
-                                                      to_string(straggler), *times, kMostReplacements));
+                                                      to_string(straggler), *times, kMaxReplacements));
 }
 
 EvalLoopOutput Trainer::evaluate() {
@@ -434,7 +434,7 @@ EvalLoopOutput Trainer::evaluate_weights() {
   for (auto& metric : objective.take("eval_")) extra.push_back(std::move(metric));
   for (auto& metric : non_loss_metrics()) extra.push_back(std::move(metric));
   const double seconds = seconds_since(begin);
-  output.metrics = named_metrics("eval", output, seconds, parts_.pairs != nullptr, extra);
+  output.metrics = eval_metrics("eval", output, seconds, parts_.pairs != nullptr, extra);
   const EvalReport report{.step = state_.global_step,
                           .epoch = state_.epoch,
                           .loss = output.loss,
@@ -470,7 +470,7 @@ EvalLoopOutput Trainer::test() {
   if (output.num_samples == 0) return output;
   for (auto& metric : objective.take("test_")) extra.push_back(std::move(metric));
   if (plan_.arguments.evaluation.accuracy) extra.emplace_back("test_accuracy", output.accuracy);
-  output.metrics = named_metrics("test", output, seconds_since(begin), parts_.pairs != nullptr, extra);
+  output.metrics = eval_metrics("test", output, seconds_since(begin), parts_.pairs != nullptr, extra);
   return output;
 }
 
@@ -517,7 +517,7 @@ bool Trainer::evaluate_batches(DataLoader& data, EvalTotals* totals) {
   const LossRule rule{.per_token = true, .pairs = parts_.loss_rule.pairs};
   StopAgreement agreement(job_, stop_);
   ModelChunk& chunk = parts_.model[parts_.model.size() - 1];
-  std::optional<FirstRanked> ranked;
+  std::optional<ArgmaxPredictions> ranked;
   if (plan_.arguments.evaluation.accuracy || totals->predictions) {
     ranked.emplace(chunk, plan_.config.vocab_size, job_.group(GroupKind::tp));
   }
@@ -552,9 +552,9 @@ void Trainer::save_model(const std::filesystem::path& folder) { parts_.model.sav
 
 void Trainer::save_average(const std::filesystem::path& folder) {
   if (!parts_.optimizer.keeps_average()) throw ConfigError("no average of the weights is kept; give --ema_decay");
-  parts_.optimizer.exchange_average();
+  parts_.optimizer.swap_ema_weights();
   save_model(folder);
-  parts_.optimizer.exchange_average();
+  parts_.optimizer.swap_ema_weights();
 }
 
 HfSaveOptions Trainer::save_options() const {
@@ -621,7 +621,7 @@ HfSaveOptions Trainer::checkpoint_options() {
   options.memory_limit = static_cast<int64_t>(plan_.arguments.saving.memory_limit * kGiB);
   // Where a checkpoint is removed that may take a while; the training goes on.
   options.after_publish = [output_dir = plan_.arguments.output.dir, limit = plan_.arguments.saving.total_limit,
-                           best = state_.best.checkpoint] { keep_newest(output_dir, limit, best); };
+                           best = state_.best.checkpoint] { rotate_checkpoints(output_dir, limit, best); };
   notify([&](TrainerCallback& c) {
     for (auto& file : c.checkpoint_files(state_)) options.more_files.push_back(std::move(file));
   });
@@ -719,7 +719,7 @@ TrainingState Trainer::training_state() {
 
 void Trainer::restore(const TrainingState& state) {
   const ResumeParts& taken = plan_.resume_parts;
-  check_can_continue(plan_.resume_from, state, plan_, taken);
+  check_resumable(plan_.resume_from, state, plan_, taken);
   if (taken.optimizer) {
     parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps),
                                 reads_together(plan_.arguments, plan_.resume_from, job_));

@@ -20,23 +20,23 @@
 #include <string>
 #include <vector>
 
+#include "core/base/heartbeat.h"
 #include "core/data_parallel/replica_check.h"
-#include "core/pulse.h"
-#include "trainer/best_model.h"
 #include "trainer/build.h"
 #include "trainer/callbacks.h"
-#include "trainer/log_window.h"
-#include "trainer/loss_log.h"
-#include "trainer/memory_checkpoints.h"
-#include "trainer/prompt_samples.h"
-#include "trainer/router_log.h"
-#include "trainer/step_clock.h"
-#include "trainer/step_profile.h"
-#include "trainer/step_validator.h"
-#include "trainer/stragglers.h"
-#include "trainer/token_log.h"
+#include "trainer/checkpoint/best_model.h"
+#include "trainer/checkpoint/in_memory_checkpoints.h"
+#include "trainer/checkpoint/training_state.h"
+#include "trainer/generation/prompt_samples.h"
+#include "trainer/health/step_validator.h"
+#include "trainer/health/stragglers.h"
+#include "trainer/metrics/log_window.h"
+#include "trainer/metrics/loss_log.h"
+#include "trainer/metrics/router_log.h"
+#include "trainer/metrics/step_clock.h"
+#include "trainer/metrics/step_profile.h"
+#include "trainer/metrics/token_log.h"
 #include "trainer/train_step.h"
-#include "trainer/training_state.h"
 
 namespace concord {
 
@@ -97,13 +97,13 @@ class Trainer {
   StepOutput skipped_step() const;
   std::string exit_reason() const;
   void record(const StepOutput& step);
-  void decide_what_follows();
+  void update_control();
   void end_epoch();
   void agree();
-  void do_what_follows();
+  void apply_control();
   void check_replicas();
   void log();
-  void judge_ranks(StepReport* report);
+  void detect_stragglers(StepReport* report);
   void replace_this_rank(const Straggler& straggler);
   void save_checkpoint(SaveJob::Source source);
   bool is_in_the_way(const std::filesystem::path& folder);
@@ -138,7 +138,7 @@ class Trainer {
   LossLog losses_;
   RouterLog routers_;
   ObjectiveLog objective_;
-  FurtherLog further_;
+  MtpLossLog further_;
   PromptSamples samples_;
   BestModel best_;
   TrainerState state_;
@@ -159,11 +159,11 @@ class Trainer {
   std::unique_ptr<SaveJob> save_;                                 // the checkpoint that is being written
   Clock::time_point save_begin_;                                  // when that save began
   bool has_noted_wait_ = false;                                   // said once that a save waited for the one before it
-  std::shared_ptr<const AgreedPlan> save_plan_;                   // of all checkpoints
+  std::shared_ptr<const GlobalSavePlan> save_plan_;               // of all checkpoints
   SaveJob::Progress save_progress_ = SaveJob::Progress::through;  // of all ranks, as they agree
-  MemoryCheckpoints memory_;
+  InMemoryCheckpoints memory_;
   SaveJob::Progress memory_progress_ = SaveJob::Progress::through;  // of all ranks, as they agree
-  Pulse pulse_;
+  Heartbeat pulse_;
   int64_t last_saved_ = 0;          // step of the newest checkpoint, also while it is being written
   int64_t last_saved_updates_ = 0;  // of the optimizer until then
   std::optional<uint32_t> digest_;  // of the newest complete checkpoint of this run, on rank 0

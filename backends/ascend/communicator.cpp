@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kWordBytes = 64;
 constexpr int kDestroyTries = 200;  // 5 ms apart
-constexpr int64_t kLeastScratch = 4096;
+constexpr int64_t kMinScratch = 4096;
 
 // Set-up on one device, one thread at a time. Never freed: communicators may outlive main.
 std::mutex& set_up_lock(int32_t device) {
@@ -252,7 +252,7 @@ void* Communicator::scratch(int64_t bytes, concord_stream stream) {
   Scratch& own = scratch_[stream];
   if (own.bytes >= bytes) return own.data;
   // Twice the previous size: so that all outgrown buffers together are no larger than the one in use.
-  const int64_t grown = std::max({bytes, 2 * own.bytes, kLeastScratch});
+  const int64_t grown = std::max({bytes, 2 * own.bytes, kMinScratch});
   void* data = memory_.allocate(device_, grown);
   if (own.data != nullptr) outgrown_.push_back(own.data);
   own = {data, grown};

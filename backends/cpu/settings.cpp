@@ -12,15 +12,15 @@
 namespace concord::cpu {
 namespace {
 
-constexpr int64_t kMostDevices = 64;
+constexpr int64_t kMaxDevices = 64;
 
 int32_t parse_devices(const char* value) {
   char* end = nullptr;
   errno = 0;
   const long long number = std::strtoll(value, &end, 10);
-  if (end == value || *end != '\0' || errno != 0 || number < 1 || number > kMostDevices) {
+  if (end == value || *end != '\0' || errno != 0 || number < 1 || number > kMaxDevices) {
     sdk::invalid(sdk::text("cpu.devices is \"%s\"; it must be an integer from 1 to %lld", value,
-                           static_cast<long long>(kMostDevices)));
+                           static_cast<long long>(kMaxDevices)));
   }
   return static_cast<int32_t>(number);
 }

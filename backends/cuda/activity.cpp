@@ -18,7 +18,7 @@ namespace concord::cuda {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{8} << 20;
-constexpr size_t kMostRecords = 8'000'000;  // 400 MB; more is counted and dropped
+constexpr size_t kMaxRecords = 8'000'000;  // 400 MB; more is counted and dropped
 constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                          CUPTI_ACTIVITY_KIND_MEMSET};
 
@@ -211,7 +211,7 @@ void Activities::read(uint8_t* buffer, size_t valid) {
 void Activities::add(concord_activity_kind kind, const char* name, uint32_t device, uint32_t stream, uint64_t begin,
                      uint64_t end) {
   if (begin == 0 || end < begin) return;  // CUPTI's way to say that it has not finished
-  if (records_.size() >= kMostRecords) {
+  if (records_.size() >= kMaxRecords) {
     ++dropped_;
     return;
   }

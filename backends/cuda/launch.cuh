@@ -13,8 +13,8 @@ constexpr int kThreads = 256;
 // Launches |kernel| so that a loop from global_index() in steps of global_size() covers |items|.
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), uint64_t items, cudaStream_t stream, Arguments... arguments) {
-  constexpr uint64_t kMostBlocks = 132 * 16;  // what an H200 runs at once with 2048 threads a multiprocessor, twice
-  const uint64_t blocks = std::min<uint64_t>((items + kThreads - 1) / kThreads, kMostBlocks);
+  constexpr uint64_t kMaxBlocks = 132 * 16;  // what an H200 runs at once with 2048 threads a multiprocessor, twice
+  const uint64_t blocks = std::min<uint64_t>((items + kThreads - 1) / kThreads, kMaxBlocks);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(kThreads);

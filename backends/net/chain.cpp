@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSliceBytes = 256 << 10;  // at most
 constexpr int64_t kAlign = 64;
-constexpr int32_t kMostLag = 8;
+constexpr int32_t kMaxLag = 8;
 
 void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
   if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
@@ -31,7 +31,7 @@ Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& m
       beside_(map.size_of(host_)),
       first_(host_ == 0),
       last_(host_ == map.host_count() - 1),
-      lag_(static_cast<size_t>(std::clamp(2 * (map.host_count() - 1 - host_), 1, kMostLag))),
+      lag_(static_cast<size_t>(std::clamp(2 * (map.host_count() - 1 - host_), 1, kMaxLag))),
       before_(first_ ? -1 : map.leader(host_ - 1) + place_),
       after_(last_ ? -1 : map.leader(host_ + 1) + place_),
       scratch_(scratch) {}

@@ -29,13 +29,13 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr size_t kIdBytes = static_cast<size_t>(shm::kUniqueIdBytes);
-constexpr size_t kMostRecord = 64 << 10;  // what a rank may send at once
-constexpr size_t kMostRound = 256 << 20;  // what the keeper may send at once
-constexpr size_t kMostStrangers = 256;    // connections whose first message has not come: each is an open file
+constexpr size_t kMaxRecord = 64 << 10;  // what a rank may send at once
+constexpr size_t kMaxRound = 256 << 20;  // what the keeper may send at once
+constexpr size_t kMaxStrangers = 256;    // connections whose first message has not come: each is an open file
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kAnswerGrace{2000};   // for the keeper's sentence about who is missing
 constexpr milliseconds kHelloGrace{10000};   // for a stranger to say who it is
-constexpr milliseconds kLeastGrace{500};     // for a stranger, while there are kMostStrangers
+constexpr milliseconds kMinGrace{500};       // for a stranger, while there are kMaxStrangers
 constexpr milliseconds kPartingGrace{1000};  // for others to leave, when this process exits
 
 // From a rank: kHello, kRecord, kFailure, kLeaving. From the keeper: kRound, kFailure, kLost, kLeft.
@@ -255,7 +255,7 @@ struct Line::State {
 std::optional<sdk::Failure> Line::State::listen() {
   const bool open = connection.fill();
   std::optional<sdk::Failure> failure;
-  while (auto message = connection.next(kMostRound)) {
+  while (auto message = connection.next(kMaxRound)) {
     std::string_view body = message->body;
     if (message->kind == kRound) round = message->body;
     if (message->kind == kFailure) {
@@ -355,8 +355,8 @@ class Switchboard {
   // Whether one more stranger is accepted. The oldest makes room once it has had time for its message, so a flood does
   // not keep out a rank that sends it immediately.
   bool has_room() CONCORD_REQUIRES(mutex_) {
-    if (strangers_.size() < kMostStrangers) return true;
-    if (Clock::now() < strangers_.front().until - kHelloGrace + kLeastGrace) return false;
+    if (strangers_.size() < kMaxStrangers) return true;
+    if (Clock::now() < strangers_.front().until - kHelloGrace + kMinGrace) return false;
     strangers_.pop_front();
     return true;
   }
@@ -434,7 +434,7 @@ void Switchboard::wait_for_parting() {
 
 std::vector<pollfd> Switchboard::entries() {
   const std::lock_guard lock(mutex_);
-  const int listener = strangers_.size() < kMostStrangers ? listener_.get() : -1;  // -1: poll skips it
+  const int listener = strangers_.size() < kMaxStrangers ? listener_.get() : -1;  // -1: poll skips it
   std::vector<pollfd> wanted{{wake_.get(), POLLIN, 0}, {listener, POLLIN, 0}};
   for (const Stranger& each : strangers_) wanted.push_back({each.connection.descriptor(), POLLIN, 0});
   for (auto& [id, room] : rooms_) {
@@ -478,7 +478,7 @@ void Switchboard::listen_to_guests() {
     for (Room::Guest& guest : room.guests()) {
       guest.connection.flush();
       const bool open = guest.connection.fill();
-      while (const auto message = guest.connection.next(kMostRecord)) room.hear(guest, *message);
+      while (const auto message = guest.connection.next(kMaxRecord)) room.hear(guest, *message);
       if (!open || !guest.connection.open()) room.lose(guest);
     }
     room.sweep();

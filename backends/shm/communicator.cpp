@@ -83,7 +83,7 @@ class Operation {
   Team& team_;
 };
 
-constexpr auto kLongestTimeout = std::chrono::hours(24 * 365);  // far from where clocks overflow
+constexpr auto kMaxTimeout = std::chrono::hours(24 * 365);  // far from where clocks overflow
 
 // What every collective amounts to with one rank.
 void copy_alone(void* recv, const void* send, int64_t bytes) {
@@ -103,7 +103,7 @@ std::unique_ptr<Communicator> Communicator::join(const Meeting& meeting, const s
                            static_cast<long long>(meeting.timeout.count())));
   }
   Meeting limited = meeting;
-  limited.timeout = std::min<std::chrono::milliseconds>(meeting.timeout, kLongestTimeout);
+  limited.timeout = std::min<std::chrono::milliseconds>(meeting.timeout, kMaxTimeout);
   return std::unique_ptr<Communicator>(new Communicator(std::make_unique<State>(meet(limited), limited, numbers)));
 }
 

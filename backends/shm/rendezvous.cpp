@@ -102,10 +102,10 @@ bool send_message(int socket, const Message& message, int file = -1) {
   return ::sendmsg(socket, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message);
 }
 
-enum class Heard { kMessage, kNothing, kEnd, kGarbage };
+enum class Received { kMessage, kNothing, kEnd, kGarbage };
 
 template <class Message>
-Heard receive_message(int socket, Message* out_message, UniqueFd* out_file = nullptr) {
+Received receive_message(int socket, Message* out_message, UniqueFd* out_file = nullptr) {
   iovec data{out_message, sizeof *out_message};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr header{};
@@ -117,8 +117,8 @@ Heard receive_message(int socket, Message* out_message, UniqueFd* out_file = nul
   // Closing a socket with unread messages resets it, which is reported first, and once; what it had sent is still
   // there.
   if (length < 0 && errno == ECONNRESET) length = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  if (length < 0) return errno == EAGAIN || errno == EINTR ? Heard::kNothing : Heard::kEnd;
-  if (length == 0) return Heard::kEnd;
+  if (length < 0) return errno == EAGAIN || errno == EINTR ? Received::kNothing : Received::kEnd;
+  if (length == 0) return Received::kEnd;
   for (cmsghdr* part = CMSG_FIRSTHDR(&header); part != nullptr; part = CMSG_NXTHDR(&header, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     int number = -1;
@@ -127,7 +127,7 @@ Heard receive_message(int socket, Message* out_message, UniqueFd* out_file = nul
     if (out_file != nullptr) *out_file = std::move(file);
   }
   const bool whole = length == static_cast<ssize_t>(sizeof *out_message) && out_message->magic == kMagic;
-  return whole ? Heard::kMessage : Heard::kGarbage;
+  return whole ? Received::kMessage : Received::kGarbage;
 }
 
 Verdict make_verdict(concord_status status, const char* text) {
@@ -238,10 +238,10 @@ class Host {
 
   void hear_hello(Guest& guest) {
     Hello hello;
-    const Heard heard = receive_message(guest.socket.get(), &hello);
-    if (heard == Heard::kNothing) return;
+    const Received heard = receive_message(guest.socket.get(), &hello);
+    if (heard == Received::kNothing) return;
     const auto* secret = static_cast<const unsigned char*>(meeting_.id) + kNameBytes;
-    if (heard != Heard::kMessage || std::memcmp(hello.secret.data(), secret, kSecretBytes) != 0) {
+    if (heard != Received::kMessage || std::memcmp(hello.secret.data(), secret, kSecretBytes) != 0) {
       guest.socket.reset();  // a stranger
       return;
     }
@@ -271,9 +271,9 @@ class Host {
 
   void hear_verdict(Guest& guest) const {
     Verdict verdict;
-    const Heard heard = receive_message(guest.socket.get(), &verdict);
-    if (heard == Heard::kNothing) return;
-    if (heard != Heard::kMessage) fail_lost(guest);
+    const Received heard = receive_message(guest.socket.get(), &verdict);
+    if (heard == Received::kNothing) return;
+    if (heard != Received::kMessage) fail_lost(guest);
     verdict.text[sizeof verdict.text - 1] = '\0';
     if (verdict.status != CONCORD_STATUS_OK) sdk::fail(verdict.status, verdict.text);
     guest.stage = Stage::kReady;
@@ -385,11 +385,11 @@ class Guest {
     while (true) {
       if (wait_readable(socket_.get(), patience_.slice())) {
         Verdict verdict;
-        const Heard heard = receive_message(socket_.get(), &verdict, out_file);
+        const Received heard = receive_message(socket_.get(), &verdict, out_file);
         verdict.text[sizeof verdict.text - 1] = '\0';
-        if (heard == Heard::kMessage && verdict.status != CONCORD_STATUS_OK) sdk::fail(verdict.status, verdict.text);
-        if (heard == Heard::kMessage) return;
-        if (heard != Heard::kNothing) fail_lost_host();
+        if (heard == Received::kMessage && verdict.status != CONCORD_STATUS_OK) sdk::fail(verdict.status, verdict.text);
+        if (heard == Received::kMessage) return;
+        if (heard != Received::kNothing) fail_lost_host();
       }
       if (patience_.over()) {
         sdk::fail(

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/parse_json.h"
+#include "core/base/quoted.h"
 #include "core/checkpoint/crc32.h"
-#include "core/config_error.h"
-#include "core/input_file.h"
-#include "core/parse_json.h"
-#include "core/quoted.h"
 
 namespace concord {
 namespace {

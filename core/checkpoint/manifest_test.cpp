@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "core/base/config_error.h"
 #include "core/checkpoint/crc32.h"
-#include "core/config_error.h"
 #include "tests/temporary_folder.h"
 
 namespace concord {

@@ -18,10 +18,10 @@
 #include <thread>
 #include <unordered_set>
 
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/quoted.h"
 #include "core/checkpoint/crc32.h"
-#include "core/config_error.h"
-#include "core/input_file.h"
-#include "core/quoted.h"
 #include "core/safetensors/header.h"
 
 namespace concord {
@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kPieceBytes = 4 << 20;
-constexpr int kMostThreads = 8;
+constexpr int kMaxThreads = 8;
 
 // Reads all of |to|. Returns how much there was, which is less at the end of the file. Throws std::runtime_error.
 size_t read_at(const InputFile& file, uint64_t place, std::span<std::byte> to) {
@@ -90,7 +90,7 @@ class Verification {
 
   int thread_count() const {
     if (share_.threads > 0) return share_.threads;
-    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMostThreads);
+    return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
   }
 
   // Whether the next |bytes| are for this process.

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/base/config_error.h"
 #include "core/checkpoint/testing/manifest_of.h"
-#include "core/config_error.h"
 #include "core/safetensors/writer.h"
 #include "tests/temporary_folder.h"
 

@@ -6,14 +6,14 @@
 #include <numeric>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 
 namespace concord {
 namespace {
 
 constexpr int64_t kParameterAlignment = 64;
-constexpr int64_t kMostElements = int64_t{1} << 52;  // of a buffer; the bytes of all buffers then fit into 63 bits
+constexpr int64_t kMaxElements = int64_t{1} << 52;  // of a buffer; the bytes of all buffers then fit into 63 bits
 constexpr int64_t kShardAlignment = 128;  // with lcm(dp, ...): shards of at least 128 / dp elements, Megatron's
 
 int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -67,7 +67,7 @@ class BufferPlanner {
   void add(size_t index, const PlannedParameter& parameter) {
     if (parameter.alone) close();
     const int64_t begin = rounded_up(end_, kParameterAlignment);
-    if (parameter.elements > kMostElements - begin) refuse_size(parameter.name);
+    if (parameter.elements > kMaxElements - begin) refuse_size(parameter.name);
     end_ = begin + parameter.elements;
     open_.slots.push_back({index, begin, end_});
     if (parameter.alone || end_ - open_.begin >= limit_) close();
@@ -83,7 +83,7 @@ class BufferPlanner {
   void close() {
     if (open_.slots.empty()) return;
     end_ = open_.end = rounded_up(end_, end_alignment_);
-    if (end_ > kMostElements) refuse_size("the padding of a bucket");
+    if (end_ > kMaxElements) refuse_size("the padding of a bucket");
     buffer_.buckets.push_back(std::exchange(open_, {end_, end_, {}}));
   }
 

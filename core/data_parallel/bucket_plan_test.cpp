@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/quoted.h"
 #include "core/data_parallel/bucket_plan.h"
-#include "core/quoted.h"
 
 namespace concord {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/data_parallel/reducer.h"
 
 namespace concord {
@@ -37,12 +37,12 @@ void DistributedDataParallel::begin_step(int64_t micro_batches, bool hold) {
   for (const auto& chunk : chunks_) chunk->begin_step(micro_batches, hold);
 }
 
-void DistributedDataParallel::settle_grads() {
-  for (const auto& chunk : chunks_) chunk->settle_grads();
+void DistributedDataParallel::flush_grads() {
+  for (const auto& chunk : chunks_) chunk->flush_grads();
 }
 
-void DistributedDataParallel::take_as_settled() {
-  for (const auto& chunk : chunks_) chunk->take_as_settled();
+void DistributedDataParallel::mark_grads_flushed() {
+  for (const auto& chunk : chunks_) chunk->mark_grads_flushed();
 }
 
 void DistributedDataParallel::require_finite_grads() {

@@ -27,7 +27,7 @@
 #include "core/data_parallel/data_parallel_options.h"
 #include "core/data_parallel/grad_buffer.h"
 #include "core/mesh/parallel_context.h"
-#include "core/models/parameter.h"
+#include "core/parallel/parameter.h"
 
 namespace concord {
 
@@ -48,17 +48,17 @@ class DistributedDataParallel {
   std::vector<const GradBuffer*> buffers() const;
   const BucketPlan& plan(size_t chunk) const;
 
-  // Gradients become 0, as far as sinks show it; in memory once something is added to them, and in settle_grads or a
+  // Gradients become 0, as far as sinks show it; in memory once something is added to them, and in flush_grads or a
   // reduction. The step has so many micro-batches. With |hold| no reduction begins before start_grad_sync or
   // finish_grad_sync, so that gradients can be examined as this rank has computed them; the reduced ones have the same
   // bits. Throws ConfigError for less than 1.
   void begin_step(int64_t micro_batches, bool hold = false);
   // For those who read or write gradients before they are reduced: all that was added in this step is in the buffers,
   // also what autograd has stored of vectors, which are moved together; where nothing was added there are zeros.
-  void settle_grads();
+  void flush_grads();
   // After begin_step, where the gradients are there already: by a replay of all that was enqueued from an earlier
-  // begin_step to settle_grads (core/torch/replayed_work.h), in which none of this object's functions run.
-  void take_as_settled();
+  // begin_step to flush_grads (core/torch/graphed_callable.h), in which none of this object's functions run.
+  void mark_grads_flushed();
   // What check_for_nan_in_grad checks, of gradients that are not reduced yet. Throws Error with the rank and the
   // parameter. Waits: for the device.
   void require_finite_grads();

@@ -8,7 +8,7 @@
 
 #include "core/data_parallel/bucket_plan.h"
 #include "core/mesh/process_group.h"
-#include "core/models/parameter.h"
+#include "core/parallel/parameter.h"
 
 namespace concord {
 

@@ -132,13 +132,13 @@ void DistributedDataParallel::Reducer::settle(const Bucket& bucket) {
   }
 }
 
-void DistributedDataParallel::Reducer::settle_grads() {
+void DistributedDataParallel::Reducer::flush_grads() {
   const at::NoGradGuard no_grad;
   move_waiting();
   for (const Bucket& bucket : buckets_) settle(bucket);
 }
 
-void DistributedDataParallel::Reducer::take_as_settled() {
+void DistributedDataParallel::Reducer::mark_grads_flushed() {
   for (Arrival& arrival : arrivals_) *arrival.is_stale = false;
 }
 

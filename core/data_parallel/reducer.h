@@ -19,8 +19,8 @@ class DistributedDataParallel::Reducer {
   const std::vector<std::unique_ptr<GradBuffer>>& buffers() const { return buffers_; }
 
   void begin_step(int64_t micro_batches, bool hold);
-  void settle_grads();
-  void take_as_settled();
+  void flush_grads();
+  void mark_grads_flushed();
   void require_finite_grads();
   void start_grad_sync();
   void finish_grad_sync();

@@ -17,18 +17,18 @@
 #include <optional>
 #include <random>
 
-#include "core/config_error.h"
-#include "core/job_board.h"
-#include "core/launch/attempt.h"
-#include "core/launch/failure_report.h"
-#include "core/launch/job_run.h"
-#include "core/launch/job_watch.h"
-#include "core/launch/rank_environment.h"
-#include "core/launch/restart_policy.h"
-#include "core/launch/spare_process.h"
-#include "core/launch/zygote_process.h"
+#include "core/base/config_error.h"
+#include "core/base/job_board.h"
+#include "core/launch/job/attempt.h"
+#include "core/launch/job/job_run.h"
+#include "core/launch/job/restart_policy.h"
+#include "core/launch/processes/rank_environment.h"
+#include "core/launch/processes/spare_process.h"
+#include "core/launch/processes/zygote_process.h"
+#include "core/launch/watch/failure_report.h"
+#include "core/launch/watch/job_watch.h"
 #include "core/mesh/job_environment.h"
-#include "core/mesh/master_port.h"
+#include "core/mesh/store/master_port.h"
 #include "platform/base/sanitizer.hpp"
 
 extern char** environ;
@@ -279,7 +279,7 @@ class Launcher {
   void run_attempt(const AttemptStart& start, JobRun* job) {
     bool is_told = false;
     const auto orders = [&](const AttemptResult& so_far) {
-      job->progress(board_.newest(&RankNotes::saved_step), board_.newest(&RankNotes::kept_step));
+      job->progress(board_.newest(&RankStatus::saved_step), board_.newest(&RankStatus::kept_step));
       if (so_far.first_failure && !is_told) {
         is_told = true;
         const ProcessEnd& end = so_far.ends[*so_far.first_failure];
@@ -298,7 +298,7 @@ class Launcher {
     if (is_cause) report(result);
     NodeEnd end = node_end_of(result, start.share);
     end.can_start_again = write_output(result) && end.can_start_again;
-    job->progress(board_.newest(&RankNotes::saved_step), board_.newest(&RankNotes::kept_step));
+    job->progress(board_.newest(&RankStatus::saved_step), board_.newest(&RankStatus::kept_step));
     board_.clear();
     job->ranks_ended(end);
   }
@@ -410,7 +410,7 @@ class Launcher {
       return overdue;
     };
     const auto failed = [&](const ProcessEnd& end) {
-      log_.failed(plan.attempt, plan.share.first_rank + end.index, board_.newest(&RankNotes::step),
+      log_.failed(plan.attempt, plan.share.first_rank + end.index, board_.newest(&RankStatus::step),
                   describe_wait_status(end.wait_status));
     };
     return Attempt(&signals_, &guard_, &relay_,
@@ -427,7 +427,7 @@ class Launcher {
 
   // Nothing is lost then, however the ranks exit: killed by a signal that they do not handle yet, or failed.
   bool stopped_before_training(const AttemptResult& result) const {
-    return options_.recovers && result.stopped_before_failing() && board_.newest(&RankNotes::step) <= 0;
+    return options_.recovers && result.stopped_before_failing() && board_.newest(&RankStatus::step) <= 0;
   }
 
   AttemptEnd end_of(const AttemptResult& result) const {
@@ -436,8 +436,8 @@ class Launcher {
             .stopped_as_asked = result.stopped_as_asked() || stopped_before_training(result),
             .can_start_again = result.start_error.empty() && result.unkillable.empty() && !result.output_abandoned,
             .exit_code = exit_code_of_first_failure(result),
-            .saved_step = board_.newest(&RankNotes::saved_step),
-            .kept_step = board_.newest(&RankNotes::kept_step)};
+            .saved_step = board_.newest(&RankStatus::saved_step),
+            .kept_step = board_.newest(&RankStatus::kept_step)};
   }
 
   NodeEnd node_end_of(const AttemptResult& result, const NodeShare& share) const {

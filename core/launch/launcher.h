@@ -18,8 +18,8 @@
 //     standard input.
 //   - A program that can be a zygote is loaded once and forked for each rank (zygote.h), unless kRankStartVariable says
 //     exec.
-//   - Ranks that report what they do (core/pulse.h) are watched: one that is silent for too long is named, with what
-//     the others wait for, and where the job can be restarted it is killed.
+//   - Ranks that send heartbeats (core/base/heartbeat.h) are watched. A rank that is silent for too long is reported,
+//     with what the others wait for, and killed if the job can be restarted.
 //   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
 //     included. If the launcher itself is killed with kill -9, the kernel kills its processes and session_guard.h what
 //     they have started; it says what is out of reach. A set-user-id program sheds the kernel's part of this.

@@ -9,14 +9,14 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "core/mesh/job_environment.h"
-#include "core/quoted.h"
 
 namespace concord {
 namespace {
 
-constexpr size_t kLongestProblem = 2000;  // bytes of a message to the other ranks
+constexpr size_t kMaxProblem = 2000;  // bytes of a message to the other ranks
 
 }  // namespace
 
@@ -58,7 +58,7 @@ std::optional<RankText> first_text(ParallelContext& job, const std::string& text
   return RankText{rank, broadcast_text(job, text, rank)};
 }
 
-void run_together(ParallelContext& job, const std::function<void()>& body) {
+void run_and_propagate_errors(ParallelContext& job, const std::function<void()>& body) {
   std::string problem;
   try {
     body();
@@ -71,7 +71,7 @@ void run_together(ParallelContext& job, const std::function<void()>& body) {
   if (!first) return;
   job.flight().peers().blame(first->rank);
   const std::string words =
-      fmt::format("{} (rank {})", printable(std::string_view(first->text).substr(1), kLongestProblem), first->rank);
+      fmt::format("{} (rank {})", printable(std::string_view(first->text).substr(1), kMaxProblem), first->rank);
   if (first->text.front() == 'C') throw ConfigError(words);
   throw std::runtime_error(words);
 }

@@ -37,6 +37,6 @@ std::optional<RankText> first_text(ParallelContext& job, const std::string& text
 
 // Runs |body|, which waits for no other rank. Where it throws on any rank, all ranks throw what it threw on the lowest
 // of these, with the rank: ConfigError, or else std::runtime_error.
-void run_together(ParallelContext& job, const std::function<void()>& body);
+void run_and_propagate_errors(ParallelContext& job, const std::function<void()>& body);
 
 }  // namespace concord

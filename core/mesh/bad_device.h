@@ -1,5 +1,5 @@
 // The exception for a device that computes wrong numbers again and again. The program ends with kExitBadDevice
-// (core/launch/restart_policy.h): to start the job again on the same device would not help.
+// (core/launch/job/restart_policy.h): to start the job again on the same device would not help.
 #pragma once
 
 #include "platform/loader/error.h"

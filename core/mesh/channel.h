@@ -30,12 +30,12 @@
 #include <thread>
 #include <vector>
 
-#include "core/mesh/call_checker.h"
 #include "core/mesh/communication_time.h"
-#include "core/mesh/flight_service.h"
 #include "core/mesh/rank_layout.h"
-#include "core/mesh/store.h"
-#include "core/mesh/watchdog.h"
+#include "core/mesh/store/store.h"
+#include "core/mesh/watch/call_checker.h"
+#include "core/mesh/watch/flight_service.h"
+#include "core/mesh/watch/watchdog.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/cpp/comm.hpp"
 #include "platform/cpp/event.hpp"

@@ -13,10 +13,10 @@
 #include <memory>
 #include <mutex>
 
-#include "core/config_error.h"
-#include "core/job_board.h"
+#include "core/base/config_error.h"
+#include "core/base/job_board.h"
 #include "core/mesh/job_environment.h"
-#include "core/mesh/rendezvous.h"
+#include "core/mesh/store/rendezvous.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/cpp/platform.hpp"
 #include "platform/loader/host.h"
@@ -240,8 +240,8 @@ void finalize() {
   try {
     const Member member{one.job.rank, one.job.world, {}, {}};
     Peers& peers = one.context->flight().peers();
-    peers.leave(Peers::Farewell::done);
-    if (!take_leave(one.context->store(), member, patience, [&] { return peers.is_any_lost(member.world); })) {
+    peers.leave(Peers::LeaveReason::done);
+    if (!exit_barrier(one.context->store(), member, patience, [&] { return peers.is_any_lost(member.world); })) {
       loader::log(CONCORD_LOG_WARN, "core", "finalize: not all ranks have called it");
     }
   } catch (const Error& error) {

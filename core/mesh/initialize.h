@@ -23,8 +23,9 @@ namespace concord {
 // The context of this process. Called again with the same arguments it only resets the seeds; with
 // others it throws ConfigError, which names the difference. Waits: for all ranks of the job.
 // Throws ConfigError for invalid arguments or an invalid environment, Error for what goes wrong on the way
-// (core/mesh/rendezvous.h); the process is then not initialised, and may try again. With |store| the ranks meet in that
-// one, which all of them can reach and the job has to itself (keys begin with "concord/"), instead of a new one.
+// (core/mesh/store/rendezvous.h); the process is then not initialised, and may try again. With |store| the ranks meet
+// in that one, which all of them can reach and the job has to itself (keys begin with "concord/"), instead of a new
+// one.
 ParallelContext& initialize(const InitializeArgs& args, std::shared_ptr<Store> store = nullptr);
 
 bool is_initialized();

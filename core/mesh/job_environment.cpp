@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <map>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {
@@ -51,7 +51,7 @@ size_t Machines::machine_of(int64_t rank) const {
   return static_cast<size_t>(std::upper_bound(first.begin(), first.end(), rank) - first.begin()) - 1;
 }
 
-int64_t Machines::keeper_of(int64_t rank) const {
+int64_t Machines::backup_rank(int64_t rank) const {
   const size_t own = machine_of(rank), next = (own + 1) % first.size();
   return next == own ? rank : first[next] + (rank - first[own]) % ranks_of(next).size();
 }

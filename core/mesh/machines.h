@@ -31,7 +31,7 @@ struct Machines {
   RankRange ranks_of(size_t machine) const;
   size_t machine_of(int64_t rank) const;
   // The rank on the next machine that keeps a copy of |rank|'s part; |rank| itself where there is one machine only.
-  int64_t keeper_of(int64_t rank) const;
+  int64_t backup_rank(int64_t rank) const;
   bool is_first(int64_t rank) const { return first[machine_of(rank)] == rank; }
   bool operator==(const Machines&) const = default;
 };

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {
@@ -23,8 +23,8 @@ std::string refusal(const std::function<void()>& body) {
 TEST(Machines, KeepTheirPartsOnTheNextOne) {
   const Machines machines{.first = {0, 2, 5}, .world = 6};  // 2, 3 and 1 ranks
   const int64_t keepers[] = {2, 3, 5, 5, 5, 0};
-  for (int64_t rank = 0; rank < machines.world; ++rank) EXPECT_EQ(machines.keeper_of(rank), keepers[rank]) << rank;
-  EXPECT_EQ((Machines{.first = {0}, .world = 2}.keeper_of(1)), 1);
+  for (int64_t rank = 0; rank < machines.world; ++rank) EXPECT_EQ(machines.backup_rank(rank), keepers[rank]) << rank;
+  EXPECT_EQ((Machines{.first = {0}, .world = 2}.backup_rank(1)), 1);
 }
 
 TEST(Machines, FollowFromTheFirstRankOfEach) {

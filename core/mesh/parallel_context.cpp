@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/job_board.h"
+#include "core/base/job_board.h"
 #include "core/torch/device.h"
 
 namespace concord {
@@ -38,14 +38,14 @@ ParallelContext::ParallelContext(Options options)
   if (board_) watchdog_.add(this, kLauncherPeriod, [this] { answer_launcher(); });
 }
 
-// The launcher asks where this rank is when one is silent for too long (core/launch/job_watch.h).
+// The launcher asks where this rank is when one is silent for too long (core/launch/watch/job_watch.h).
 void ParallelContext::answer_launcher() noexcept {
   const auto index = static_cast<int>(options_.local_rank);
   if (index < 0 || index >= board_->ranks()) return;
-  RankNotes& notes = board_->rank(index);
+  RankStatus& notes = board_->rank(index);
   const int64_t asked = notes.asked;
   if (asked == notes.answered) return;
-  const std::string text = pack_positions(flight_.recorder().positions(), RankNotes::kTextBytes - 1);
+  const std::string text = pack_positions(flight_.recorder().positions(), RankStatus::kTextBytes - 1);
   std::copy_n(text.c_str(), text.size() + 1, notes.answer.begin());
   notes.answered = asked;
 }
@@ -110,9 +110,9 @@ bool ParallelContext::failed() {
 }
 
 void ParallelContext::abandon() noexcept {
-  flight_.peers().leave(Peers::Farewell::gives_up);
+  flight_.peers().leave(Peers::LeaveReason::gives_up);
   stop_watching();
-  flight_.peers().let_the_blamed_end();
+  flight_.peers().wait_for_culprit_exit();
 }
 
 void ParallelContext::create_groups(std::span<const GroupKind> kinds) {

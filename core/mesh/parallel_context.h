@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "core/mesh/channel.h"
-#include "core/mesh/flight_service.h"
 #include "core/mesh/process_group.h"
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/rng_tracker.h"
-#include "core/mesh/store.h"
-#include "core/mesh/watchdog.h"
+#include "core/mesh/store/store.h"
+#include "core/mesh/watch/flight_service.h"
+#include "core/mesh/watch/watchdog.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/cpp/device.hpp"
 

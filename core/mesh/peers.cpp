@@ -11,7 +11,7 @@
 #include <sstream>
 #include <thread>
 
-#include "core/process_list.h"
+#include "core/base/process_list.h"
 #include "platform/loader/error.h"
 
 namespace concord {
@@ -115,9 +115,9 @@ Peers::State Peers::state(int64_t rank) noexcept {
   }
 }
 
-void Peers::leave(Farewell how) noexcept {
+void Peers::leave(LeaveReason how) noexcept {
   try {
-    store_->set(left_key(rank_), how == Farewell::done ? kDone : "gives up");
+    store_->set(left_key(rank_), how == LeaveReason::done ? kDone : "gives up");
   } catch (const std::exception&) {  // waiting ranks see the end of the process, or of the store
   }
 }
@@ -127,7 +127,7 @@ void Peers::blame(int64_t rank) noexcept {
   to_blame_ = rank;
 }
 
-void Peers::let_the_blamed_end() noexcept {
+void Peers::wait_for_culprit_exit() noexcept {
   const int64_t other = to_blame_;
   if (other < 0 || other == rank_) return;
   const Clock::time_point deadline = Clock::now() + kForTheBlamed;

@@ -17,7 +17,7 @@
 #include <string>
 
 #include "core/mesh/rank_layout.h"
-#include "core/mesh/store.h"
+#include "core/mesh/store/store.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/loader/error.h"
 
@@ -37,14 +37,14 @@ class Peers {
 
   // Tells the others not to wait for this rank any more: it has finished, or it gives up. Waits: for the store.
   // Never throws.
-  enum class Farewell { done, gives_up };
-  void leave(Farewell how) noexcept;
+  enum class LeaveReason { done, gives_up };
+  void leave(LeaveReason how) noexcept;
 
   // The error that this rank is about to throw was caused by |rank|. The waits below blame a lost rank themselves.
   void blame(int64_t rank) noexcept;
   // For a process that is about to exit: launchers report the one that ends first, and that should be the one to blame,
   // if there is one. Waits: for its end, if that can be observed, a few seconds at most.
-  void let_the_blamed_end() noexcept;
+  void wait_for_culprit_exit() noexcept;
 
   // Never throws: unknown if the store does not answer.
   State state(int64_t rank) noexcept;

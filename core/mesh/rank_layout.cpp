@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 
 namespace concord {
 namespace {

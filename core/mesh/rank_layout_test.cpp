@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

@@ -7,12 +7,12 @@
 namespace concord {
 namespace {
 
-constexpr size_t kMostListed = 16;
+constexpr size_t kMaxListed = 16;
 
 }  // namespace
 
 std::string rank_list(std::span<const int64_t> ranks) {
-  const size_t listed = std::min(ranks.size(), kMostListed);
+  const size_t listed = std::min(ranks.size(), kMaxListed);
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (size_t i = 0; i < listed; ++i) {
     const bool is_last = i + 1 == ranks.size();

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
-#include "core/stable_hash.h"
+#include "core/base/config_error.h"
+#include "core/base/stable_hash.h"
 
 namespace concord {
 namespace {

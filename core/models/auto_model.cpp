@@ -5,14 +5,14 @@
 #include <algorithm>
 #include <iterator>
 
-#include "core/config_error.h"
-#include "core/models/fp8_layers.h"
-#include "core/models/hf_dtype.h"
-#include "core/models/hf_plan.h"
-#include "core/models/merge_adapter.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/hf_dtype.h"
+#include "core/checkpoint/hf_plan.h"
+#include "core/checkpoint/write/replicated_save.h"
+#include "core/models/adapters/merge_adapter.h"
 #include "core/models/parameter_plan.h"
-#include "core/models/part_save.h"
-#include "core/models/quantise_weights.h"
+#include "core/models/precision/fp8_layers.h"
+#include "core/models/precision/quantise_weights.h"
 
 namespace concord {
 namespace {
@@ -45,7 +45,7 @@ void check_stages(const std::vector<StageLayers>& stages, const ModelConfig& con
 
 std::vector<StageLayers> stages_of_model(const ModelConfig& config, const ModelArgs& args, const RankLayout& layout) {
   if (!args.stages.empty()) return args.stages;
-  return deal_layers(
+  return assign_layers(
       {.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp(), .placement = args.placement});
 }
 
@@ -64,7 +64,7 @@ std::vector<std::string> tensors_of_model(const ModelConfig& config, const Adapt
 
 std::vector<std::string> unused_tensors(const ModelConfig& config) {
   std::vector<std::string> beginnings = config.unused_tensors;
-  for (int64_t i = 0; i < config.further_layers; ++i) {
+  for (int64_t i = 0; i < config.num_nextn_predict_layers; ++i) {
     const std::string layer = fmt::format("model.layers.{}.", config.num_hidden_layers + i);
     if (i >= config.mtp_layers) beginnings.push_back(layer);
     for (const char* copy : {"embed_tokens.", "shared_head.head."}) beginnings.push_back(layer + copy);
@@ -124,12 +124,12 @@ std::vector<Parameter*> VirtualModels::parameters() {
 }
 
 bool VirtualModels::has_start(const Parameter& parameter) const {
-  return parameter.adapter && args_.adapter->begins_as_weights();
+  return parameter.adapter && args_.adapter->modifies_base_weights();
 }
 
 void VirtualModels::begin_adapter() {
   for (const auto& chunk : chunks_) chunk->initialise(ModelChunk::Which::adapter);
-  if (!args_.adapter->begins_as_weights()) return;
+  if (!args_.adapter->modifies_base_weights()) return;
   start_.compute(parameters(), AdapterModules(*args_.adapter), *context_, args_.seed);
 }
 
@@ -140,7 +140,7 @@ std::vector<Parameter> VirtualModels::saved_parameters(bool with_values) {
     if (args_.adapter && parameter->frozen) continue;
     saved.push_back(!has_start(*parameter) ? *parameter
                     : with_values          ? start_.in_file(*parameter)
-                                           : AdapterStart::room_for(*parameter));
+                                           : LoraInit::room_for(*parameter));
     if (args_.adapter && !parameter->adapter) saved.back().spec.name = kAdapterPrefix + parameter->spec.name;
   }
   return saved;
@@ -182,7 +182,7 @@ void VirtualModels::load_saved(const std::filesystem::path& folder, bool share_r
                    .model_tensors = tensors,
                    .tied_embeddings = config_.tie_word_embeddings,
                    .sharing = share_reads ? context_ : nullptr});
-  if (!adapter || !adapter->config().begins_as_weights()) return;
+  if (!adapter || !adapter->config().modifies_base_weights()) return;
   const bool is_first = !start_.is_known();
   for (Parameter* parameter : own) {
     if (!parameter->adapter) continue;
@@ -210,18 +210,20 @@ HfSaveOptions VirtualModels::with_config(HfSaveOptions options) const {
   return options;
 }
 
-std::shared_ptr<const AgreedPlan> VirtualModels::save_parts(const std::filesystem::path& folder, HfSaveOptions options,
-                                                            std::shared_ptr<const AgreedPlan> previous) {
+std::shared_ptr<const GlobalSavePlan> VirtualModels::save_replicated(const std::filesystem::path& folder,
+                                                                     HfSaveOptions options,
+                                                                     std::shared_ptr<const GlobalSavePlan> previous) {
   std::vector<Parameter> saved = saved_parameters();
-  return concord::save_parts(folder.string(), pointers(saved), *context_, with_config(std::move(options)),
-                             std::move(previous));
+  return concord::save_replicated(folder.string(), pointers(saved), *context_, with_config(std::move(options)),
+                                  std::move(previous));
 }
 
 std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& folder, HfSaveOptions options,
-                                                   SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous) {
+                                                   SaveJob::Source source,
+                                                   std::shared_ptr<const GlobalSavePlan> previous) {
   options = with_config(std::move(options));
   std::vector<Parameter> saved = saved_parameters();
-  if (args_.adapter && args_.adapter->begins_as_weights()) {
+  if (args_.adapter && args_.adapter->modifies_base_weights()) {
     // These are written from memory of their own, which has to be there until they are.
     options.after_publish = [saved, then = std::move(options.after_publish)] {
       if (then) then();

@@ -11,10 +11,10 @@
 #include <memory>
 #include <vector>
 
-#include "core/models/adapter_start.h"
-#include "core/models/hf_weights.h"
+#include "core/checkpoint/hf_weights.h"
+#include "core/checkpoint/write/save_job.h"
+#include "core/models/adapters/lora_init.h"
 #include "core/models/model_chunk.h"
-#include "core/models/save_job.h"
 
 namespace concord {
 
@@ -46,10 +46,10 @@ class VirtualModels {
   void save_pretrained(const std::filesystem::path& folder, HfSaveOptions options = {});
   // The same, as a save that goes on while the model trains.
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
-                                      SaveJob::Source source, std::shared_ptr<const AgreedPlan> previous = nullptr);
-  // The same, in a folder of each machine (part_save.h). Waits: until it is complete.
-  std::shared_ptr<const AgreedPlan> save_parts(const std::filesystem::path& folder, HfSaveOptions options,
-                                               std::shared_ptr<const AgreedPlan> previous = nullptr);
+                                      SaveJob::Source source, std::shared_ptr<const GlobalSavePlan> previous = nullptr);
+  // The same, in a folder of each machine (replicated_save.h). Waits: until it is complete.
+  std::shared_ptr<const GlobalSavePlan> save_replicated(const std::filesystem::path& folder, HfSaveOptions options,
+                                                        std::shared_ptr<const GlobalSavePlan> previous = nullptr);
 
   // Sets the pairs of a new adapter, as its init_lora_weights says. Every rank calls it.
   void begin_adapter();
@@ -75,7 +75,7 @@ class VirtualModels {
   ModelArgs args_;
   std::vector<int64_t> stages_;
   std::vector<std::unique_ptr<ModelChunk>> chunks_;
-  AdapterStart start_;  // of pairs that begin as a part of the weights
+  LoraInit start_;  // of pairs that begin as a part of the weights
 };
 
 struct AutoModel {

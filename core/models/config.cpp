@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <map>
 
-#include "core/config_error.h"
-#include "core/input_file.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/nearest_name.h"
+#include "core/base/parse_json.h"
 #include "core/models/config_reader.h"
 #include "core/models/families/family.h"
-#include "core/nearest_name.h"
-#include "core/parse_json.h"
 
 namespace concord {
 namespace {
@@ -279,7 +279,7 @@ void refuse_the_rest(const ConfigReader& read, const Family& family, ModelConfig
 }
 
 // Weights in 8-bit floats with one scale per block, as DeepSeek publishes them, or in MXFP4, as GPT-OSS is published:
-// these say themselves what they are (core/models/mxfp4.h). All other kinds are refused.
+// these say themselves what they are (core/checkpoint/read/mxfp4.h). All other kinds are refused.
 void read_quantization(const ConfigReader& read, ModelConfig& model) {
   if (!read.has("quantization_config")) return;
   const ConfigReader how = read.object("quantization_config");
@@ -338,7 +338,7 @@ double parameters_of(const ModelConfig& model) {
   const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
   const double expert_inner = number(experts.intermediate_size);
   const double expert_biases =
-      (experts.whole_stacks ? 2 * expert_inner + hidden : 0) + (experts.router_bias.empty() ? 0 : 1);
+      (experts.stacked_in_files ? 2 * expert_inner + hidden : 0) + (experts.router_bias.empty() ? 0 : 1);
   const double one_expert = 3 * hidden * expert_inner + hidden + expert_biases;  // and its row of the router
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
@@ -371,10 +371,10 @@ std::string with_dtype(const std::string& text, const std::string& dtype) {
 }
 
 ModelConfig with_mtp(ModelConfig config, int64_t layers) {
-  if (layers < 0 || layers > config.further_layers) {
+  if (layers < 0 || layers > config.num_nextn_predict_layers) {
     throw ConfigError(fmt::format(
         "mtp_num_layers is {}; this {} model has {} layers that predict further tokens (num_nextn_predict_layers)",
-        layers, config.model_type, config.further_layers));
+        layers, config.model_type, config.num_nextn_predict_layers));
   }
   config.mtp_layers = layers;
   return config;
@@ -411,8 +411,8 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
   model.rope = read_rope(read, family, model);
   if (family.default_window_rope_theta > 0) model.window_rope = read_window_rope(read, family, model);
   family.describe(read, model);
-  if (const double count = parameters_of(model); count > static_cast<double>(kMostParameters)) {
-    read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMostParameters));
+  if (const double count = parameters_of(model); count > static_cast<double>(kMaxParameters)) {
+    read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMaxParameters));
   }
   model.text = given;
   return model;

@@ -16,8 +16,8 @@
 #include "core/models/delta_config.h"
 #include "core/models/expert_config.h"
 #include "core/models/latent_config.h"
+#include "core/ops/attention/rope_settings.h"
 #include "core/ops/gated_activation.h"
-#include "core/ops/rope_settings.h"
 
 namespace concord {
 
@@ -52,8 +52,8 @@ struct ModelConfig {
   bool attention_gate = false;     // q_proj makes a gate after each query head: outputs are multiplied by its sigmoid
   LayerNorms norms;
   bool norms_plus_one = false;    // norms multiply by 1 + their weight
-  bool joined_qkv = false;        // in files q, k, v are one tensor, qkv_proj
-  bool joined_gate_up = false;    // in files gate, up are one tensor, gate_up_proj
+  bool fused_qkv = false;         // in files q, k, v are one tensor, qkv_proj
+  bool fused_gate_up = false;     // in files gate, up are one tensor, gate_up_proj
   bool interleaved_rope = false;  // pairs are neighbours, not half a head apart
   std::vector<int64_t> windows;   // for each layer the keys that a query sees, itself among them; 0: all before it
   std::vector<bool> rotated;      // for each layer whether rope is applied to its queries and keys; empty: to all
@@ -69,7 +69,7 @@ struct ModelConfig {
   double attention_dropout = 0;              // in training
   // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
   bool scores = false;
-  int64_t further_layers = 0;               // that files may have after the last: they predict further tokens,
+  int64_t num_nextn_predict_layers = 0;     // that files may have after the last: they predict further tokens,
   int64_t mtp_layers = 0;                   // so many of them are used
   ExpertConfig experts;                     // none unless the family has them
   LatentConfig latent;                      // the same
@@ -94,7 +94,7 @@ struct ModelConfig {
 // |json| is the text of |file|, which errors name. Throws ConfigError, with the file, the key, its value and what is
 // allowed, for anything invalid: no JSON, nested deeper than 32, a wrong type, a size out of range or that
 // does not divide, an unknown model_type, architecture, rope type or activation, unsupported features.
-// Any text is safe: it ends in a config that describes a model of at most kMostParameters, or in ConfigError.
+// Any text is safe: it ends in a config that describes a model of at most kMaxParameters, or in ConfigError.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
 // Reads |path|, a config.json or a folder that has one. Throws ConfigError as well if it cannot be read.
@@ -115,7 +115,7 @@ ModelConfig with_mtp(ModelConfig config, int64_t layers);
 
 // Elements of all its weights; a tied output layer counts once.
 int64_t parameter_count(const ModelConfig& config);
-inline constexpr int64_t kMostParameters = int64_t{1} << 50;
+inline constexpr int64_t kMaxParameters = int64_t{1} << 50;
 
 // The values of model_type that can be read, "llama, mistral, ...".
 std::string known_model_types();

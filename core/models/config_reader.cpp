@@ -6,20 +6,20 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 
 namespace concord {
 namespace {
 
 using nlohmann::json;
 
-constexpr size_t kLongestValue = 80;  // in an error
-constexpr size_t kLongestReason = 2000;
+constexpr size_t kMaxValue = 80;  // in an error
+constexpr size_t kMaxReason = 2000;
 
 std::string short_text(const json& value) {
   std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace);
-  if (text.size() > kLongestValue) text = text.substr(0, kLongestValue) + "...";
+  if (text.size() > kMaxValue) text = text.substr(0, kMaxValue) + "...";
   return text;
 }
 
@@ -43,7 +43,7 @@ bool ConfigReader::names(const std::string& key) const { return object_.contains
 
 // |why| may quote any text of the file, so it is escaped here, where every message passes.
 void ConfigReader::refuse(const std::string& why) const {
-  throw ConfigError(fmt::format("{}: {}", file_, one_line(why, kLongestReason)));
+  throw ConfigError(fmt::format("{}: {}", file_, one_line(why, kMaxReason)));
 }
 
 void ConfigReader::refuse(const std::string& key, const std::string& what) const {

@@ -9,7 +9,7 @@
 #include <random>
 #include <sstream>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {
@@ -147,8 +147,8 @@ TEST(ModelConfig, Glm4MoeHasGroupsOfExpertsAndDenseLayersBeforeThem) {
   EXPECT_EQ(plain.experts.sparse, (std::vector{false, true, true}));
   EXPECT_EQ(plain.experts.shared_intermediate_size, 1408);
   EXPECT_EQ(plain.rope.partial_rotary_factor, 0.5);
-  EXPECT_EQ(plain.further_layers, 1);
-  EXPECT_EQ(parse(config(R"("num_nextn_predict_layers": 0)", "glm4_moe")).further_layers, 0);
+  EXPECT_EQ(plain.num_nextn_predict_layers, 1);
+  EXPECT_EQ(parse(config(R"("num_nextn_predict_layers": 0)", "glm4_moe")).num_nextn_predict_layers, 0);
   const ModelConfig grouped = parse(config(
       R"("n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 4, "first_k_dense_replace": 0)",
       "glm4_moe"));
@@ -197,7 +197,7 @@ TEST(ModelConfig, DeepseekV3HasLatents) {
   EXPECT_TRUE(model.interleaved_rope);
   EXPECT_EQ(model.experts.n_group, 8);
   EXPECT_EQ(model.experts.routed_scaling_factor, 2.5);
-  EXPECT_EQ(model.further_layers, 1);
+  EXPECT_EQ(model.num_nextn_predict_layers, 1);
   EXPECT_EQ(parameter_count(model), 142916);  // as transformers 5.22 counts, which has the biases of experts as buffers
   EXPECT_EQ(
       parameter_count(parse(config(
@@ -261,11 +261,11 @@ TEST(ModelConfig, DenseFamiliesDifferFromLlamaByTheirOwnKeys) {
   EXPECT_TRUE(olmo2.qk_norm_all_heads && olmo2.norms.before_mlp.empty() && !olmo2.norms.after_mlp.empty());
   EXPECT_EQ(olmo2.rms_norm_eps, 1e-5);
   const ModelConfig glm4 = parse(config("", "glm4"));
-  EXPECT_TRUE(glm4.interleaved_rope && glm4.joined_gate_up && !glm4.joined_qkv && !glm4.output_bias);
+  EXPECT_TRUE(glm4.interleaved_rope && glm4.fused_gate_up && !glm4.fused_qkv && !glm4.output_bias);
   EXPECT_EQ(glm4.rope.partial_rotary_factor, 0.5);
   EXPECT_EQ(parse(config(R"("partial_rotary_factor": 1)", "glm4")).rope.partial_rotary_factor, 1);
   const ModelConfig phi3 = parse(config(R"("sliding_window": 7)", "phi3"));
-  EXPECT_TRUE(phi3.joined_qkv && phi3.joined_gate_up && !phi3.qkv_bias);
+  EXPECT_TRUE(phi3.fused_qkv && phi3.fused_gate_up && !phi3.qkv_bias);
   EXPECT_THAT(phi3.windows, Each(7));
 }
 
@@ -303,7 +303,7 @@ TEST(ModelConfig, GemmasHaveCapsAndWindowsAndTheThirdTwoRopes) {
 
 TEST(ModelConfig, GptOssHasSinksAndBiasesAndYarnIfNothingIsSaid) {
   const ModelConfig plain = parse(config("", "gpt_oss"));
-  EXPECT_TRUE(plain.sinks && plain.qkv_bias && plain.output_bias && plain.experts.late_softmax);
+  EXPECT_TRUE(plain.sinks && plain.qkv_bias && plain.output_bias && plain.experts.softmax_after_topk);
   EXPECT_EQ(plain.experts.num_experts, 128);
   EXPECT_EQ(plain.experts.intermediate_size, 96);
   EXPECT_EQ(plain.activation, (GatedActivation{.kind = GatedActivation::Kind::clamped}));

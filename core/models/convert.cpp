@@ -13,23 +13,23 @@
 #include <stdexcept>
 #include <vector>
 
-#include "core/bytes_text.h"
-#include "core/config_error.h"
-#include "core/input_file.h"
-#include "core/models/adapter_delta.h"
-#include "core/models/carried_files.h"
+#include "core/base/bytes_text.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/files/paths.h"
+#include "core/base/parse_json.h"
+#include "core/base/quoted.h"
+#include "core/base/threads.h"
+#include "core/checkpoint/auxiliary_files.h"
+#include "core/checkpoint/hf_plan.h"
+#include "core/checkpoint/read/mxfp4.h"
+#include "core/checkpoint/save_folder.h"
+#include "core/models/adapters/adapter_delta.h"
 #include "core/models/config.h"
-#include "core/models/hf_plan.h"
-#include "core/models/mxfp4.h"
-#include "core/models/save_folder.h"
-#include "core/parse_json.h"
-#include "core/paths.h"
-#include "core/quoted.h"
 #include "core/safetensors/decode.h"
 #include "core/safetensors/encode.h"
 #include "core/safetensors/index.h"
 #include "core/safetensors/writer.h"
-#include "core/threads.h"
 
 namespace concord {
 namespace {
@@ -42,7 +42,7 @@ using safetensors::Weights;
 constexpr int64_t kPieceElements = 1 << 19;
 constexpr const char* kConfigFile = "config.json";
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
-constexpr int64_t kMostWriters = 4;
+constexpr int64_t kMaxWriters = 4;
 
 void check_folders(const std::string& from, const std::string& to) {
   std::error_code ignored;
@@ -189,7 +189,7 @@ class Conversion {
   }
 
   void write_tensors() {
-    run_on_threads(cores_for_each(1, kMostWriters), [this] { work(); });
+    run_on_threads(cores_for_each(1, kMaxWriters), [this] { work(); });
   }
 
   void work() {
@@ -249,7 +249,7 @@ class Conversion {
     for (const fs::directory_entry& entry : fs::directory_iterator(from_)) {
       const std::string name = entry.path().filename().string();
       const bool is_config = name == kConfigFile;
-      if (!is_config && (!is_carried_file(name) || entry.is_directory())) continue;
+      if (!is_config && (!is_auxiliary_file(name) || entry.is_directory())) continue;
       InputFile(entry.path());
       other_files_.push_back(name);
     }

@@ -15,7 +15,7 @@ namespace concord {
 struct ConvertOptions {
   std::string from;
   std::string to;
-  std::string adapter = {};  // folder of a LoRA adapter (core/models/adapter_delta.h) to merge; empty: none
+  std::string adapter = {};  // folder of a LoRA adapter (core/models/adapters/adapter_delta.h) to merge; empty: none
   bool average = false;      // of a checkpoint: the average that ema_decay kept, instead of the weights
   // F32, BF16 or F16, for all tensors of F64, F32, BF16 and F16; others stay as they are. None: all do.
   std::optional<safetensors::DType> dtype = {};
@@ -33,8 +33,8 @@ struct Converted {
 using ConvertProgress = std::function<void(uint64_t done, uint64_t bytes)>;
 
 // Writes |to|: the weights (core/safetensors/encode.h rounds), config.json with the new type, and the tokenizer and
-// generation files of |from| (core/models/carried_files.h). The optimizer's state, metadata and checksums of a
-// checkpoint are left out. |to| appears when all of it is on the disk (core/models/save_folder.h), or not at all.
+// generation files of |from| (core/checkpoint/auxiliary_files.h). The optimizer's state, metadata and checksums of a
+// checkpoint are left out. |to| appears when all of it is on the disk (core/checkpoint/save_folder.h), or not at all.
 // What an adapter adds is a float32 value, and the sum is rounded, as peft does it. Throws ConfigError where |from| has
 // no weights, the adapter does not fit it, |to| exists and is not empty or lies in |from|; std::runtime_error for a
 // disk that is too small and for what the file system says. Threads: uses several; call it from any.

@@ -1,5 +1,5 @@
-// Layers whose attention is a gated delta net (core/ops/gated_delta_rule.h), as config.json has them: a state of fixed
-// size in place of keys and values. Needs no libtorch. Pure values; threads: any.
+// Layers whose attention is a gated delta net (core/ops/attention/gated_delta_rule.h), as config.json has them: a state
+// of fixed size in place of keys and values. Needs no libtorch. Pure values; threads: any.
 #pragma once
 
 #include <cstdint>

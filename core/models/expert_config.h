@@ -18,10 +18,10 @@ struct ExpertConfig {
   double routed_scaling_factor = 1;      // of a token's weights
   int64_t n_group = 1;                   // equal parts of the experts, of which a token chooses topk_group first
   int64_t topk_group = 1;
-  bool late_softmax = false;  // over the logits of a token's choices instead of over all experts
-  bool wide_router = false;   // logits are computed in fp32 in 16-bit models
-  bool wide_weights = false;  // they stay in fp32 in 16-bit models, else they are rounded to the model's type
-  std::vector<bool> sparse;   // for each layer: whether it has experts; empty if none has
+  bool softmax_after_topk = false;  // over the logits of a token's choices instead of over all experts
+  bool fp32_router = false;         // logits are computed in fp32 in 16-bit models
+  bool wide_weights = false;        // they stay in fp32 in 16-bit models, else they are rounded to the model's type
+  std::vector<bool> sparse;         // for each layer: whether it has experts; empty if none has
   // The loss that balances experts, over all layers together; only where output_router_logits is true or an argument
   // asks for it, as in transformers.
   bool output_router_logits = false;
@@ -37,7 +37,7 @@ struct ExpertConfig {
 
   // Files have the experts of a layer in one tensor [experts, in, out] for gate and up, which alternate, and one for
   // down, both with biases: gate_up, down and these with _bias.
-  bool whole_stacks = false;
+  bool stacked_in_files = false;
   std::string gate_up = "mlp.experts.gate_up_proj";
 
   // Those that predict further tokens, after the last, have them if any has.

@@ -24,14 +24,14 @@
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
-#include "core/models/adapter_config.h"
+#include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
-#include "core/models/expected_grad.h"
+#include "core/models/layers/expected_grad.h"
+#include "core/models/layers/router_losses.h"
 #include "core/models/micro_batch.h"
 #include "core/models/model_options.h"
-#include "core/models/parameter.h"
-#include "core/models/router_losses.h"
 #include "core/models/token_statistics.h"
+#include "core/parallel/parameter.h"
 #include "core/parallel/recompute.h"
 #include "core/schedule/layer_layout.h"
 
@@ -60,8 +60,9 @@ struct ModelArgs {
   std::string adapter_folder = {};  // where from_pretrained reads its weights; empty: they are initialised
   // Adapters that from_pretrained adds to the weights before that, in this order.
   std::vector<std::string> merged_adapters = {};
-  int64_t quantization_bit = 0;  // 4: from_pretrained holds frozen weights of linear layers in nf4 (core/ops/nf4.h)
-  bool share_reads = false;      // from_pretrained reads each byte once per data-parallel group (HfLoadOptions)
+  int64_t quantization_bit =
+      0;  // 4: from_pretrained holds frozen weights of linear layers in nf4 (core/ops/precision/nf4.h)
+  bool share_reads = false;  // from_pretrained reads each byte once per data-parallel group (HfLoadOptions)
   // The stages of the whole pipeline in the order of the model, pp * vpp of them; empty: distributed evenly.
   std::vector<StageLayers> stages = {};
   Placement placement = Placement::loop;  // which of the stages a rank has
@@ -90,8 +91,8 @@ class ModelChunk {
   // not to their values. Throws ConfigError, with the sizes, for a batch that does not fit.
   virtual at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch);
 
-  // Generation, without autograd (core/models/kv_cache.h): a cache for this chunk's layers, |capacity| tokens in each
-  // of |rows| rows. Throws ConfigError for a capacity beyond the model's positions.
+  // Generation, without autograd (core/models/layers/kv_cache.h): a cache for this chunk's layers, |capacity| tokens in
+  // each of |rows| rows. Throws ConfigError for a capacity beyond the model's positions.
   std::unique_ptr<KvCache> make_cache(int64_t rows, int64_t capacity) const;
   // The new tokens of each row after those in |cache|, where they are afterwards. |hidden| as in forward, [S, B, H]:
   // all tp and cp ranks have all tokens. Returns the next stage's hidden, or on the last [B, V of this tp rank], the
@@ -146,7 +147,7 @@ class ModelChunk {
   // What the gradient of each token's loss is going to be in the next pass. Saves time, and changes nothing else
   // (output_layer.h).
   void expect_loss_grad(const ExpectedGrad& grad) { expected_loss_grad_ = grad; }
-  // What the routers did in the last forward (core/models/router_record.h), once; null if the model has none, or
+  // What the routers did in the last forward (core/models/layers/router_record.h), once; null if the model has none, or
   // the forward can have no backward.
   std::shared_ptr<RouterRecord> take_router_record() { return std::exchange(router_record_, nullptr); }
 
@@ -158,7 +159,7 @@ class ModelChunk {
 
   // Of the last forward of the last stage, once: for each depth that predicts further tokens the sum of their losses
   // and how many they are, fp32 [depths, 2] on the device, of this rank's tokens; undefined if there are none.
-  at::Tensor take_further_losses() { return std::exchange(further_losses_, {}); }
+  at::Tensor take_mtp_losses() { return std::exchange(further_losses_, {}); }
 
   // Called with the parts' outputs in every later forward (again if a part is recomputed). An empty function removes
   // it.

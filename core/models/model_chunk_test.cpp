@@ -13,13 +13,13 @@
 
 #include <cmath>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
-#include "core/models/kv_cache.h"
-#include "core/models/loss_chunks.h"
+#include "core/models/layers/kv_cache.h"
+#include "core/models/layers/loss_chunks.h"
+#include "core/models/layers/router_record.h"
 #include "core/models/parameter_plan.h"
-#include "core/models/router_record.h"
 #include "core/models/token_slices.h"
 #include "core/models/token_statistics.h"
 #include "core/parallel/testing/memory_meter.h"

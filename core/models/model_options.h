@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string>
 
-#include "core/models/fp8_args.h"
 #include "core/models/moe_args.h"
 #include "core/models/mtp_args.h"
+#include "core/models/precision/fp8_args.h"
 #include "core/parallel/recompute_args.h"
 
 namespace concord {
@@ -22,14 +22,14 @@ struct ModelOptions {
   MtpArgs mtp = {};
   Fp8Args fp8 = {};
   int64_t make_vocab_size_divisible_by = 128;
-  // Of the loss that is trained, see core/ops/cross_entropy.h; evaluation has neither.
+  // Of the loss that is trained, see core/ops/loss/cross_entropy.h; evaluation has neither.
   double label_smoothing_factor = 0;
   double z_loss_coeff = 0;
-  // Tokens of a micro-batch whose logits exist at a time, see core/models/loss_chunks.h; 0: all of them; -1:
+  // Tokens of a micro-batch whose logits exist at a time, see core/models/layers/loss_chunks.h; 0: all of them; -1:
   // free_loss_chunk unless that makes any logits twice, else all.
   int64_t loss_chunk_size = -1;
   int64_t free_loss_chunk = 16384;  // tokens; enough for GEMMs to be as fast as with all of them
-  // In training, see core/models/layer_dropout.h.
+  // In training, see core/models/layers/layer_dropout.h.
   double attention_dropout = -1;  // -1: as the model's config.json says
   double hidden_dropout = 0;
   bool operator==(const ModelOptions&) const = default;

@@ -14,7 +14,7 @@ struct MoeArgs {
   double z_loss_coeff = 0;                 // of the mean of logsumexp(logits)^2, which keeps logits small; 0: none
   double router_bias_update_rate = 0.001;  // of expert biases after each step, where a model has them; 0: they stay
   // An expert takes at most this multiple of an even share of a router's tokens, the others go without it; 0: all of
-  // them (core/ops/moe_capacity.h).
+  // them (core/ops/moe/moe_capacity.h).
   double expert_capacity_factor = 0;
   std::string token_drop_policy = "probs";  // which ones it keeps: those of the largest weights, or position, the first
   bool pad_expert_input_to_capacity = false;  // experts compute on as many rows as they may take, the others 0

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/parallel/padded_vocabulary.h"
 
 namespace concord {
@@ -253,10 +253,10 @@ class Planner {
   }
   void check_of_experts(const std::string& module) const {
     const AdapterConfig& adapter = options_.adapter->config();
-    const char* const not_there = adapter.lora_dropout > 0      ? "lora_dropout"
-                                  : adapter.use_dora            ? "use_dora"
-                                  : adapter.begins_as_weights() ? "init_lora_weights"
-                                                                : nullptr;
+    const char* const not_there = adapter.lora_dropout > 0          ? "lora_dropout"
+                                  : adapter.use_dora                ? "use_dora"
+                                  : adapter.modifies_base_weights() ? "init_lora_weights"
+                                                                    : nullptr;
     if (not_there == nullptr) return;
     throw ConfigError(
         fmt::format("{} is not supported for pairs of experts ({}); leave it out, or choose a lora_target without "
@@ -354,8 +354,7 @@ class Planner {
     const int64_t q = config_.num_attention_heads * config_.head_dim;
     const int64_t kv = config_.num_key_value_heads * config_.head_dim;
     const int64_t own_q = config_.attention_gate ? 2 * q : q;
-    fused(prefix, "qkv_proj", {{"q_proj", own_q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias,
-          config_.joined_qkv);
+    fused(prefix, "qkv_proj", {{"q_proj", own_q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias, config_.fused_qkv);
     if (config_.qk_norm_all_heads) {
       add(prefix + "q_norm.weight", {{q, kCut}}, constant_init(1));
       add(prefix + "k_norm.weight", {{kv, kCut}}, constant_init(1));
@@ -370,7 +369,7 @@ class Planner {
   }
 
   void mlp(const std::string& prefix, int64_t inner, bool bias) {
-    fused(prefix, "gate_up_proj", {{"gate_proj", inner}, {"up_proj", inner}}, bias, config_.joined_gate_up);
+    fused(prefix, "gate_up_proj", {{"gate_proj", inner}, {"up_proj", inner}}, bias, config_.fused_gate_up);
     output(prefix + "down_proj", inner, bias);
   }
 
@@ -397,7 +396,7 @@ class Planner {
 
   // All experts of a layer in one tensor, as files have it. Ranks that have parts of an expert add up parts of its
   // results, so each adds a share of the last bias.
-  void whole_stacks(const std::string& layer) {
+  void stacked_in_files(const std::string& layer) {
     const ExpertConfig& all = config_.experts;
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     of_experts(layer + all.gate_up, {{hidden}, {2 * inner, ShardAxis::etp}}, normal());
@@ -413,7 +412,7 @@ class Planner {
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     const std::string mlp_name = layer + "mlp.";
     whole(mlp_name + "router.weight", all.num_experts, {{layer + all.router, all.num_experts}});
-    if (!all.whole_stacks) column_pairs(mlp_name + "router", {{module_of(layer + all.router), {all.num_experts}}});
+    if (!all.stacked_in_files) column_pairs(mlp_name + "router", {{module_of(layer + all.router), {all.num_experts}}});
     if (!all.router_bias.empty()) {
       add(mlp_name + "router.logit_bias", {{all.num_experts}}, normal(), {{layer + all.router_bias, all.num_experts}});
       plans_.back().partial_over_tp = tokens_are_split();
@@ -422,7 +421,7 @@ class Planner {
       add(mlp_name + "router.bias", {{all.num_experts}}, constant_init(0), {{layer + all.bias, all.num_experts}});
       plans_.back().buffer = true;
     }
-    if (all.whole_stacks) return whole_stacks(layer);
+    if (all.stacked_in_files) return stacked_in_files(layer);
     stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, ShardAxis::etp}, {hidden},
           {{layer + all.gate, inner}, {layer + all.up, inner}});
     expert_pairs(

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/models/adapter_config.h"
+#include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
 #include "core/parallel/initialise_weights.h"
 #include "core/parallel/shard_spec.h"
@@ -14,7 +14,7 @@
 
 namespace concord {
 
-// As the members of Parameter (core/models/parameter.h).
+// As the members of Parameter (core/parallel/parameter.h).
 struct ParameterPlan {
   ShardSpec spec;
   WeightInit init;
@@ -42,7 +42,7 @@ struct ParameterPlanOptions {
 };
 
 // In the order of use. q, k, v and gate, up are one parameter each, whose pieces have the names of HF, unless
-// config.joined_qkv or joined_gate_up says that they are one tensor in files too:
+// config.fused_qkv or fused_gate_up says that they are one tensor in files too:
 //   model.embed_tokens.weight                         [vocabulary / tp, hidden], rows up to a multiple are padding
 //   model.layers.N.input_layernorm.weight
 //   model.layers.N.self_attn.qkv_proj.{weight,bias}   pieces q_proj, k_proj, v_proj, each cut by heads

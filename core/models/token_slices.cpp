@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
-#include "core/ops/attention.h"
+#include "core/base/config_error.h"
+#include "core/ops/attention/attention.h"
 #include "core/ops/check.h"
 #include "core/parallel/context_attention.h"
 

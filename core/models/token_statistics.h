@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "core/ops/cross_entropy.h"
+#include "core/ops/loss/cross_entropy.h"
 
 namespace concord {
 

@@ -4,7 +4,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord::ops {
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord::ops {
 namespace {

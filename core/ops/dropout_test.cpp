@@ -5,7 +5,7 @@
 #include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing::of_dropout {

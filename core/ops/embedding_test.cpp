@@ -6,7 +6,7 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing::of_embedding {
@@ -56,7 +56,7 @@ TEST(Embedding, AddsItsGradientToTheMainGradient) {
   const at::Tensor grad = draw.normal({40, 5}, at::kFloat);
   concord::embedding(table, ids).backward(grad);
   const at::Tensor expected = table.grad().clone();
-  DeferredGrads later;
+  DeferredWgrads later;
   int added = 0;
   const GradSink sink{at::zeros({12, 5}), [&] { ++added; }, &later};
   concord::embedding(table, ids, {}, &sink).backward(grad);

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing::of_gated_activation {

@@ -7,7 +7,7 @@
 
 namespace concord {
 
-void DeferredGrads::run(size_t count) {
+void DeferredWgrads::run(size_t count) {
   for (count = std::min(count, halves_.size()); count > 0; --count) {
     const std::function<void()> half = std::move(halves_.front());
     halves_.pop_front();

@@ -13,7 +13,7 @@ namespace concord {
 
 // Weight gradients deferred until there is time for them (the W of zero-bubble schedules). The operands are kept, so
 // their memory stays in use until then. Threads: one at a time.
-class DeferredGrads {
+class DeferredWgrads {
  public:
   void put(std::function<void()> half) { halves_.push_back(std::move(half)); }
   size_t size() const { return halves_.size(); }
@@ -29,7 +29,7 @@ class DeferredGrads {
 struct GradSink {
   at::Tensor main;                   // of the parameter's shape, fp32 or fp64; gradients are added to it
   std::function<void()> added = {};  // called after each addition, on the thread that made it
-  DeferredGrads* later = nullptr;    // where the addition waits; null: it is made in backward
+  DeferredWgrads* later = nullptr;   // where the addition waits; null: it is made in backward
   // Whether |main| holds what is left of an earlier step, so that the first addition replaces it. Null: it never does.
   std::shared_ptr<bool> is_stale = {};
 

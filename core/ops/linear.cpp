@@ -17,8 +17,8 @@
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
 #include "core/ops/dispatch.h"
-#include "core/ops/fp8_layer.h"
-#include "core/ops/narrow_gemm.h"
+#include "core/ops/precision/fp8_layer.h"
+#include "core/ops/precision/narrow_gemm.h"
 
 namespace concord {
 namespace ops::linear_op {
@@ -63,9 +63,9 @@ Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias)
 Tensor cpu_wide(const Tensor& x, const Tensor& weight, const MaybeTensor& bias);
 Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   if (multiplies_faster_in_fp32(x)) return cpu_wide(x, weight, bias);
-  constexpr int64_t kMostRows = 512;  // beyond that there is no gain
+  constexpr int64_t kMaxRows = 512;  // beyond that there is no gain
   const int64_t count = x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);
-  if (x.scalar_type() != at::kFloat || count < 2 || count > kMostRows) return reference(x, weight, bias);
+  if (x.scalar_type() != at::kFloat || count < 2 || count > kMaxRows) return reference(x, weight, bias);
   const Tensor by_columns = rows(x).t().contiguous().t();
   const Tensor y = bias ? at::addmm(*bias, by_columns, weight.t()) : at::mm(by_columns, weight.t());
   auto sizes = x.sizes().vec();

@@ -12,7 +12,7 @@
 #include <limits>
 #include <memory>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing::of_linear {
@@ -124,7 +124,7 @@ TEST(Linear, PutsWeightGradientsOffAndMakesThemInTheirOrder) {
   linear(now.x, now.weight, now.bias, &at_once).backward(now.grad);
   Layer ours(at::kFloat);
   const at::Tensor before = ours.main.clone();
-  DeferredGrads later;
+  DeferredWgrads later;
   int added = 0;
   const GradSink sink{ours.main, [&] { ++added; }, &later};
   linear(ours.x, ours.weight, ours.bias, &sink).backward(ours.grad);

@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing::of_swiglu {

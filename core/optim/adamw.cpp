@@ -12,7 +12,7 @@ void update(const AdamWStep step, const G* __restrict grads, float* __restrict w
     const float g = static_cast<float>(grads[i]) * step.grad_scale;
     m[i] += step.beta1_rest * (g - m[i]);
     v[i] = step.beta2 * v[i] + step.beta2_rest * g * g;
-    const float root = std::sqrt(v[i]) / step.root_rest + step.eps;
+    const float root = std::sqrt(v[i]) / step.sqrt_bias_correction2 + step.eps;
     weights[i] = weights[i] * step.decay - step.step_size * (m[i] / root);
     if constexpr (!std::is_same_v<T, float>) values[i] = rounded<T>(weights[i]);
   }

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "core/ops/adamw_step.h"
+#include "core/ops/optimizer/adamw_step.h"
 #include "core/optim/flat_memory.h"
 
 namespace concord {

@@ -10,9 +10,9 @@
 #include <set>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "core/optim/lr_schedule.h"
-#include "core/quoted.h"
 
 namespace concord {
 namespace {

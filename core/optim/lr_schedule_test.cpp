@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/optim/loss_scaler.h"
 
 namespace concord {

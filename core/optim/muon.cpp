@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/config_error.h"
-#include "core/models/hf_plan.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/hf_plan.h"
 
 namespace concord {
 namespace {
@@ -33,10 +33,10 @@ void each_row_block(const ShardRun& run, const at::Tensor& flat, const at::Tenso
 }  // namespace
 
 at::Tensor orthogonalised(const at::Tensor& x, int64_t steps) {
-  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kLeastNorm = 1e-7;
+  constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kMinNorm = 1e-7;
   const bool is_tall = x.size(0) > x.size(1);  // the smaller of the two products
   at::Tensor y = is_tall ? x.t() : x;
-  y = y.div(y.norm().clamp_min(kLeastNorm));
+  y = y.div(y.norm().clamp_min(kMinNorm));
   for (int64_t i = 0; i < steps; ++i) {
     const at::Tensor gram = at::matmul(y, y.t());
     y = at::addmm(y, at::addmm(gram, gram, gram, kB, kC), y, kA);

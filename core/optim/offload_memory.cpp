@@ -9,11 +9,11 @@
 #include <fstream>
 #include <vector>
 
-#include "core/bytes_text.h"
-#include "core/config_error.h"
+#include "core/base/bytes_text.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
+#include "core/base/stable_hash.h"
 #include "core/mesh/agreement.h"
-#include "core/quoted.h"
-#include "core/stable_hash.h"
 
 namespace concord {
 namespace {
@@ -67,7 +67,7 @@ void check_offload_memory(ParallelContext& job, int64_t bytes, double fraction) 
     needed.bytes += needs[rank];
     ++needed.ranks;
   }
-  run_together(job, [&] {
+  run_and_propagate_errors(job, [&] {
     if (const std::string text = offload_shortage(needed, memory_to_use()); !text.empty()) throw ConfigError(text);
   });
 }

@@ -15,14 +15,14 @@
 #include <optional>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/read/read_state.h"
 #include "core/mesh/agreement.h"
-#include "core/ops/adamw.h"
+#include "core/ops/optimizer/adamw.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/muon.h"
 #include "core/optim/offload.h"
 #include "core/optim/offload_memory.h"
-#include "core/optim/read_state.h"
 #include "core/optim/update_rule.h"
 #include "core/torch/host_copy.h"
 
@@ -107,7 +107,7 @@ class Optimizer::Impl {
     return result_of(norm_and_zeros(grad_divisor));
   }
 
-  StepResult measure_and_begin(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
+  StepResult measure_and_launch_update(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
     const at::NoGradGuard no_grad;
     prepare();
     const Sums sums = norm_and_zeros(settings.grad_divisor);
@@ -221,7 +221,7 @@ class Optimizer::Impl {
 
   bool keeps_average() const { return options_.ema_decay > 0; }
 
-  void exchange_average() {
+  void swap_ema_weights() {
     const at::NoGradGuard no_grad;
     ddp_.finish_param_gather();
     for (const Segment& segment : segments_) {
@@ -257,7 +257,7 @@ class Optimizer::Impl {
                                          : read_state_shared(index, targets, buffer->group(), device);
       if (!error) error = own;
     }
-    run_together(ddp_.job(), [&] {
+    run_and_propagate_errors(ddp_.job(), [&] {
       if (error) std::rethrow_exception(error);
     });
   }
@@ -388,17 +388,17 @@ Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, con
     : impl_(std::make_unique<Impl>(ddp, std::move(options), multipliers)) {}
 Optimizer::~Optimizer() = default;
 StepResult Optimizer::step(const StepSettings& settings) {
-  const StepResult result = measure_and_begin(settings);
+  const StepResult result = measure_and_launch_update(settings);
   if (result.updated) update(settings, result);
   return result;
 }
 StepResult Optimizer::measure(double grad_divisor) { return impl_->measure(grad_divisor); }
-StepResult Optimizer::measure_and_begin(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
-  return impl_->measure_and_begin(settings, loss);
+StepResult Optimizer::measure_and_launch_update(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
+  return impl_->measure_and_launch_update(settings, loss);
 }
 void Optimizer::update(const StepSettings& settings, const StepResult& measured) { impl_->update(settings, measured); }
 bool Optimizer::keeps_average() const { return impl_->keeps_average(); }
-void Optimizer::exchange_average() { impl_->exchange_average(); }
+void Optimizer::swap_ema_weights() { impl_->swap_ema_weights(); }
 double Optimizer::params_norm() const { return impl_->params_norm(); }
 int64_t Optimizer::steps() const { return impl_->steps(); }
 int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }

@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/checkpoint/read/optimizer_state.h"
 #include "core/data_parallel/ddp.h"
 #include "core/optim/optimizer_options.h"
-#include "core/optim/optimizer_state.h"
 
 namespace concord {
 
@@ -70,7 +70,7 @@ class Optimizer {
   // As measure, for callers that will update if the norm is finite, and |loss|, one number on the device, if it is
   // given. On a device AdamW's update is enqueued before the host waits for the norm, and the device itself decides.
   // update() is called afterwards as after measure().
-  StepResult measure_and_begin(const StepSettings& settings, const std::optional<at::Tensor>& loss = {});
+  StepResult measure_and_launch_update(const StepSettings& settings, const std::optional<at::Tensor>& loss = {});
 
   // Of all weights that are updated, each counted once. Every rank calls it. Waits: for all ranks.
   double params_norm() const;
@@ -93,7 +93,7 @@ class Optimizer {
   // With ema_decay: the model's weights become the average and the average the weights; a second call undoes it, bit
   // for bit. No step, state or checkpoint in between. Every rank calls it. Waits: for all ranks with shards.
   bool keeps_average() const;
-  void exchange_average();
+  void swap_ema_weights();
 
   // Main weights follow parameters that were changed from outside (weights loaded after the optimizer was made).
   void reload_main_weights();

@@ -5,8 +5,8 @@
 #include <set>
 #include <span>
 
-#include "core/config_error.h"
-#include "core/models/hf_plan.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/hf_plan.h"
 
 namespace concord {
 namespace {

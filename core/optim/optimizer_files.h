@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/models/hf_weights.h"
+#include "core/checkpoint/hf_weights.h"
 #include "core/optim/optimizer.h"
 #include "core/safetensors/index.h"
 

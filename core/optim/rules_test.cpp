@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/optim/update_rule.h"
 #include "tests/processes/parallel_samples.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/config_error.h"
-#include "core/models/hf_plan.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/hf_plan.h"
 
 namespace concord {
 namespace {
@@ -105,7 +105,7 @@ std::vector<BufferRange> saved_parts(const Segment& segment, const RankLayout& l
   const RankCoordinates place = layout.coordinates(rank);
   if (!writers || segment.buffer->plan().shards > 1) return counted_parts(segment, place);
   if (segment.parameter->shared_embedding && place.pp > 0) return {};
-  const Holders holders = holders_of(segment.parameter->spec, layout, rank, writers);
+  const Replicas holders = replicas_of(segment.parameter->spec, layout, rank, writers);
   const auto [begin, end] = written_share(segment.size(), holders);
   const BufferRange part{segment.range.begin + begin, segment.range.begin + end};
   return part.size() > 0 ? std::vector{part} : std::vector<BufferRange>();

@@ -9,9 +9,9 @@
 #include <map>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/ops/adamw.h"
+#include "core/base/config_error.h"
 #include "core/ops/cpu/parallel.h"
+#include "core/ops/optimizer/adamw.h"
 #include "core/optim/adamw.h"
 #include "core/optim/lion.h"
 #include "core/optim/sgd.h"

@@ -18,7 +18,7 @@ struct RuleStep {
   double grad_scale = 1;
   int64_t t = 1;  // counts from 1
   double decoupled_lr = 0;
-  std::optional<at::Tensor> factor = {};  // on the device, in place of grad_scale; see core/ops/adamw.h
+  std::optional<at::Tensor> factor = {};  // on the device, in place of grad_scale; see core/ops/optimizer/adamw.h
 
   double lr_of(const GroupMultipliers& group) const { return (group.decoupled ? decoupled_lr : lr) * group.lr; }
   double weight_decay_of(const GroupMultipliers& group) const { return weight_decay * group.weight_decay; }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/mesh/process_group.h"
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 
 namespace concord {
 

@@ -2,7 +2,7 @@
 
 #include <fmt/core.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

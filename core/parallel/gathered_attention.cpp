@@ -1,7 +1,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/context_exchange.h"
 #include "core/parallel/context_slices.h"

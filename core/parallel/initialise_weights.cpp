@@ -6,8 +6,8 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
-#include "core/config_error.h"
-#include "core/stable_hash.h"
+#include "core/base/config_error.h"
+#include "core/base/stable_hash.h"
 #include "core/torch/device.h"
 #include "core/torch/dtype.h"
 #include "platform/cpp/rng.hpp"

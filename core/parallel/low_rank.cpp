@@ -6,7 +6,7 @@
 
 #include "core/ops/dropout.h"
 #include "core/ops/linear.h"
-#include "core/parallel/weight_half.h"
+#include "core/parallel/wgrad.h"
 
 namespace concord {
 namespace {
@@ -64,11 +64,12 @@ Tensor LowRankProducts::inner_grad(const Tensor& grad_so, const Tensor* b) const
 
 Tensor LowRankProducts::outer_weight_grad(size_t index, const Tensor& grad_so, const Tensor& z_sr) const {
   const Part& part = parts_[index];
-  return weight_half(part.sink, grad_so.narrow(-1, part.column, part.columns), z_sr.narrow(-1, part.row, part.rank));
+  return accumulate_wgrad(part.sink, grad_so.narrow(-1, part.column, part.columns),
+                          z_sr.narrow(-1, part.row, part.rank));
 }
 
 Tensor LowRankProducts::inner_weight_grad(const Tensor& grad_sr, const Tensor& x_si) const {
-  return weight_half(sink_, grad_sr, dropped(x_si));
+  return accumulate_wgrad(sink_, grad_sr, dropped(x_si));
 }
 
 void LowRankProducts::add_input_grad(const Tensor& grad_si, const Tensor& grad_sr, const Tensor& a_ri) const {

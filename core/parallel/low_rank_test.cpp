@@ -80,7 +80,7 @@ TEST(LowRank, IsAddedToItsColumnsWithTheGradientsOfAutograd) {
 TEST(LowRank, GradientsGoToSinksWhereThereAreSome) {
   Layer layer;
   const std::vector<Tensor> wanted = gradients(layer, layer.reference(0));
-  DeferredGrads later;
+  DeferredWgrads later;
   int added = 0;
   const GradSink a{at::zeros(layer.a.sizes(), at::kDouble), [&] { ++added; }, &later};
   const GradSink b{at::zeros(layer.b1.sizes(), at::kDouble), [&] { ++added; }};

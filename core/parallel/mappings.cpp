@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "core/ops/derivative.h"
-#include "core/parallel/moves.h"
+#include "core/parallel/async_collectives.h"
 
 namespace concord {
 namespace {
@@ -25,7 +25,7 @@ struct Mapping {
 at::Tensor moved(const at::Tensor& x, Move move, ProcessGroup& group, int64_t dim, int64_t joined_dim) {
   switch (move) {
     case Move::none: return x;  // autograd makes a view of an input that is returned
-    case Move::sum: return sum_in_place(x.clone(at::MemoryFormat::Contiguous), group).take();
+    case Move::sum: return all_reduce_(x.clone(at::MemoryFormat::Contiguous), group).take();
     case Move::gather: return gather(x, group, dim).take();
     case Move::reduce_scatter: return reduce_scatter(x, group, dim).take();
     case Move::exchange: return exchange(x, group, dim, joined_dim).take();
@@ -72,20 +72,20 @@ at::Tensor exchange_in_region(const at::Tensor& x, ProcessGroup& group, int64_t 
 
 at::Tensor exchange_rows_in_region(const at::Tensor& x, ProcessGroup& group, const std::vector<int64_t>& sent,
                                    const std::vector<int64_t>& received) {
-  return RowsUnderWay(x, group, sent, received, /*waits=*/true).take();
+  return AsyncAllToAll(x, group, sent, received, /*waits=*/true).take();
 }
 
-struct RowsUnderWay::State {
+struct AsyncAllToAll::State {
   ProcessGroup& group;
   const std::vector<int64_t> sent, received;
   const bool waits;
-  std::optional<Moving> moving = {};
+  std::optional<PendingTensor> moving = {};
   at::Tensor kept = {};     // what is being sent
   at::Tensor arrived = {};  // what came, if it was waited for
 
   void begin(const at::Tensor& x, bool back) {
     kept = x;
-    moving.emplace(back ? exchange_rows(x, group, received, sent) : exchange_rows(x, group, sent, received));
+    moving.emplace(back ? all_to_all_v(x, group, received, sent) : all_to_all_v(x, group, sent, received));
     if (waits) arrived = moving->take();
   }
   at::Tensor end() {
@@ -97,8 +97,8 @@ struct RowsUnderWay::State {
 };
 
 // Of the shape that the rows are going to have, without memory for them.
-RowsUnderWay::RowsUnderWay(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent,
-                           std::vector<int64_t> received, bool waits)
+AsyncAllToAll::AsyncAllToAll(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent,
+                             std::vector<int64_t> received, bool waits)
     : state_(std::make_shared<State>(State{group, std::move(sent), std::move(received), waits})), ticket_(x) {
   if (group.size() == 1) return;
   const auto begin = [&] {
@@ -111,7 +111,7 @@ RowsUnderWay::RowsUnderWay(const at::Tensor& x, ProcessGroup& group, std::vector
                                 [state = state_](const ops::Backward&) { return ops::Tensors{state->end()}; });
 }
 
-at::Tensor RowsUnderWay::take() {
+at::Tensor AsyncAllToAll::take() {
   if (state_->group.size() == 1) return std::exchange(ticket_, {});
   const auto end = [&] { return ops::Forward{state_->end(), {}}; };
   return ops::differentiable("the end of an exchange of rows", {std::exchange(ticket_, {})}, end,

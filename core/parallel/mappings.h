@@ -1,6 +1,7 @@
-// Moves of core/parallel/moves.h with their derivatives: what Megatron calls the mappings of a parallel region. The
-// gradient of a tensor moves the opposite way, and its state follows from that of the tensor: the gradient of something
-// whole that each rank uses in its own computation is partial, that of a sum is whole, that of parts is split.
+// Moves of core/parallel/async_collectives.h with their derivatives: what Megatron calls the mappings of a parallel
+// region. The gradient of a tensor moves the opposite way, and its state follows from that of the tensor: the gradient
+// of something whole that each rank uses in its own computation is partial, that of a sum is whole, that of parts is
+// split.
 //
 //                             forward                backward               Megatron's name
 //   copy_to_region            -                      partial -> whole       copy_to_tensor_model_parallel_region
@@ -10,10 +11,10 @@
 //   exchange_in_region        split a -> split b     split b -> split a     all_to_all
 //   exchange_rows_in_region   rows to other ranks    rows back from them    all_to_all with splits
 //
-//   RowsUnderWay              the same in two halves, between which other work is issued
+//   AsyncAllToAll             like exchange_rows_in_region, launched and awaited separately
 //
-// The dim is the last one for tensor parallelism, that of the tokens for sequence parallelism. A group of one costs
-// nothing. Threads: those of moves.h; backward runs on the thread of autograd, in the same order on all ranks.
+// The dim is the last one for tensor parallelism and the token dim for sequence parallelism. A group of one costs
+// nothing. Threads: as in async_collectives.h; backward runs on the autograd thread, in the same order on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,10 +38,10 @@ at::Tensor exchange_rows_in_region(const at::Tensor& x, ProcessGroup& group, con
 // exchange_rows_in_region from its construction to take(). What is computed in between runs in parallel with it, and so
 // does the backward of that with the backward of the exchange: autograd takes the latest operations first. With |waits|
 // the halves are the same operations in the same order, and only the waiting is at once: results are equal to the bit.
-class RowsUnderWay {
+class AsyncAllToAll {
  public:
-  RowsUnderWay(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent, std::vector<int64_t> received,
-               bool waits);
+  AsyncAllToAll(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent, std::vector<int64_t> received,
+                bool waits);
   // The rows. Once.
   at::Tensor take();
 

@@ -6,8 +6,8 @@
 
 #include <numeric>
 
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/mappings.h"
-#include "core/parallel/moves.h"
 
 namespace concord {
 namespace {
@@ -29,8 +29,8 @@ ExpertOrder order_of_received(const Tensor& counts, int64_t rows) {
 }
 
 Tensor exchanged(const Tensor& rows, ProcessGroup& group, const std::vector<int64_t>& sent,
-                 const std::vector<int64_t>& received, const Meanwhile& meanwhile) {
-  RowsUnderWay under_way(rows, group, sent, received, !meanwhile.overlaps);
+                 const std::vector<int64_t>& received, const OverlappedWork& meanwhile) {
+  AsyncAllToAll under_way(rows, group, sent, received, !meanwhile.overlaps);
   if (meanwhile.run) meanwhile.run();
   return under_way.take();
 }
@@ -65,11 +65,12 @@ MoeDispatch plan_even_dispatch(int64_t experts, int64_t each, const ProcessGroup
   return {splits, splits, {turned(ranks, own), turned(own, ranks), at::arange(1, own + 1, options) * (ranks * each)}};
 }
 
-Tensor dispatch_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group, const Meanwhile& meanwhile) {
+Tensor dispatch_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group,
+                     const OverlappedWork& meanwhile) {
   return moe_permute(exchanged(rows, group, plan.sent, plan.received, meanwhile), plan.order);
 }
 
-Tensor return_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group, const Meanwhile& meanwhile) {
+Tensor combine_rows(const Tensor& rows, const MoeDispatch& plan, ProcessGroup& group, const OverlappedWork& meanwhile) {
   const ExpertOrder as_received{plan.order.inverse, plan.order.order, plan.order.ends};
   return exchanged(moe_permute(rows, as_received), group, plan.received, plan.sent, meanwhile);
 }

@@ -1,11 +1,11 @@
-// A rank's part of a weight that is held in 4 bits (core/ops/nf4.h), with the values that the part has in the whole
-// weight: blocks of 256 absmax and their mean are those of all ranks together. 0.516 bytes per element.
+// A rank's part of a weight that is held in 4 bits (core/ops/precision/nf4.h), with the values that the part has in the
+// whole weight: blocks of 256 absmax and their mean are those of all ranks together. 0.516 bytes per element.
 // Threads: any, at the same time.
 #pragma once
 
 #include <vector>
 
-#include "core/ops/nf4.h"
+#include "core/ops/precision/nf4.h"
 #include "core/parallel/shard_spec.h"
 
 namespace concord {

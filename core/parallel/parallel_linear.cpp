@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/derivative.h"
 #include "core/ops/linear.h"
-#include "core/parallel/moves.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/nf4_weight.h"
-#include "core/parallel/weight_half.h"
+#include "core/parallel/wgrad.h"
 
 namespace concord {
 namespace {
@@ -56,7 +56,7 @@ bool is_put_off(const std::optional<GradSink>& sink) { return sink && sink->late
 
 // If the weight gradient is deferred, so are its operands: only the share is kept and gathered again later, since the
 // whole is as large as that of all ranks. Ranks of a group run deferred work in the same order.
-void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x, Fp8Layer* fp8) {
+void defer_wgrad(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x, Fp8Layer* fp8) {
   grad.value = grad.value.detach();
   x.value = x.value.detach();
   sink.add(
@@ -64,8 +64,8 @@ void put_off_weight_half(const GradSink& sink, ProcessGroup& group, Operand grad
 }
 
 // partial -> whole, or split along tokens.
-Moving combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_parallel) {
-  return sequence_parallel ? reduce_scatter(partial_so, group, 0) : sum_in_place(partial_so, group);
+PendingTensor combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_parallel) {
+  return sequence_parallel ? reduce_scatter(partial_so, group, 0) : all_reduce_(partial_so, group);
 }
 
 Tensor values_of(const Tensor& weight, const ParallelLinearOptions& options, c10::ScalarType type) {
@@ -125,9 +125,9 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLi
   const bool sequence_parallel = options.sequence_parallel;
   const Tensor& x_pi = b.saved[0];
   const bool now = b.needed[1] && !is_put_off(sink);
-  std::optional<Moving> gathered_si;
+  std::optional<PendingTensor> gathered_si;
   if (sequence_parallel && now) gathered_si = gather(x_pi, group, 0);  // beside the input's half
-  std::optional<Moving> summed_pi;
+  std::optional<PendingTensor> summed_pi;
   if (b.needed[0]) {
     const Tensor partial_si =
         linear_input_grad(b.grad, values_of(b.saved[1], options, b.grad.scalar_type()), options.fp8);
@@ -135,9 +135,9 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLi
   }
   Tensors result(kLayerInputs);
   if (now) {  // beside the sum
-    result[1] = weight_half(sink, b.grad, gathered_si ? gathered_si->take() : x_pi, options.fp8);
+    result[1] = accumulate_wgrad(sink, b.grad, gathered_si ? gathered_si->take() : x_pi, options.fp8);
   }
-  if (b.needed[1] && !now) put_off_weight_half(*sink, group, {b.grad}, {x_pi, sequence_parallel}, options.fp8);
+  if (b.needed[1] && !now) defer_wgrad(*sink, group, {b.grad}, {x_pi, sequence_parallel}, options.fp8);
   if (b.needed[2]) result[2] = linear_bias_grad(b.grad);
   if (summed_pi) result[0] = summed_pi->take();
   return result;
@@ -162,12 +162,12 @@ Tensor row_forward(const Tensor& x_si, const Tensor& weight_oi, ProcessGroup& gr
   const auto product = [&](const Tensor& x) { return concord::linear(x, weight_oi, {}, nullptr, options.fp8); };
   const bool whole = options.pieces == 1 || group.size() == 1 || x_si.size(0) % (shares * options.pieces) != 0;
   if (whole) return combined(product(x_si), group, options.sequence_parallel).take();
-  std::vector<Moving> sums;
+  std::vector<PendingTensor> sums;
   for (const Tensor& piece_si : pieces_of(x_si, options.pieces, shares)) {
     sums.push_back(combined(product(piece_si), group, options.sequence_parallel));
   }
   std::vector<Tensor> parts_po;
-  for (Moving& sum : sums) parts_po.push_back(sum.take());
+  for (PendingTensor& sum : sums) parts_po.push_back(sum.take());
   return at::cat(parts_po);
 }
 
@@ -179,9 +179,9 @@ Tensors row_backward(const Backward& b, ProcessGroup& group, const ParallelLinea
   if (b.needed[0])
     result[0] = linear_input_grad(grad_so, values_of(b.saved[1], options, grad_so.scalar_type()), options.fp8);
   if (b.needed[1] && is_put_off(sink)) {
-    put_off_weight_half(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]}, options.fp8);
+    defer_wgrad(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]}, options.fp8);
   } else if (b.needed[1]) {
-    result[1] = weight_half(sink, grad_so, b.saved[0], options.fp8);
+    result[1] = accumulate_wgrad(sink, grad_so, b.saved[0], options.fp8);
   }
   return result;
 }

@@ -41,7 +41,8 @@ struct ParallelLinearOptions {
   // The weight's values, computed where they are needed, in forward and again in backward; of |weight| only the shape
   // and type count then. Has to live until backward is done.
   const Nf4Weight* nf4 = nullptr;
-  Fp8Layer* fp8 = nullptr;  // its GEMMs are of 8-bit floats (core/ops/fp8_layer.h); has to live until backward is done
+  Fp8Layer* fp8 =
+      nullptr;  // its GEMMs are of 8-bit floats (core/ops/precision/fp8_layer.h); has to live until backward is done
 };
 
 at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

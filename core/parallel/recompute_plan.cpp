@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/parallel/recompute.h"
 
 namespace concord {

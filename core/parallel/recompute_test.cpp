@@ -9,7 +9,7 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/parallel/testing/memory_meter.h"
 #include "core/torch/device.h"
 #include "platform/cpp/concord.hpp"

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/config_error.h"
-#include "core/ops/attention_parts.h"
-#include "core/ops/attention_sinks.h"
+#include "core/base/config_error.h"
+#include "core/ops/attention/attention_parts.h"
+#include "core/ops/attention/attention_sinks.h"
 #include "core/ops/derivative.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/context_slices.h"

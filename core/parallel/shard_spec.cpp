@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {
@@ -196,7 +196,7 @@ ShardRun piece_of(const ShardRun& run, int64_t first, int64_t count) {
 
 // A rank among all that hold the same elements; |first| is the same for all of these, and no others.
 struct Replica {
-  Holders holders;
+  Replicas holders;
   int64_t first;
 };
 
@@ -223,11 +223,11 @@ const char* to_string(ShardAxis axis) {
   return "unknown";
 }
 
-Holders holders_of(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
-                   const std::optional<RankRange>& within) {
+Replicas replicas_of(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
+                     const std::optional<RankRange>& within) {
   const Replica own = replica_of(spec, layout, rank);
   if (!within) return own.holders;
-  Holders there{.count = 0, .index = 0};
+  Replicas there{.count = 0, .index = 0};
   for (int64_t each = within->begin; each < within->end; ++each) {
     const Replica other = replica_of(spec, layout, each);
     if (other.first != own.first) continue;

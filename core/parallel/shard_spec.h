@@ -59,14 +59,14 @@ struct ShardPlace {
 ShardPlace shard_place(const RankLayout& layout, int64_t rank);
 
 // The ranks that hold the same elements of a parameter, and which of them a rank is.
-struct Holders {
+struct Replicas {
   int64_t count = 1;
   int64_t index = 0;
-  bool operator==(const Holders&) const = default;
+  bool operator==(const Replicas&) const = default;
 };
 // Those in |within| alone, where it is given; |rank| is one of it.
-Holders holders_of(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
-                   const std::optional<RankRange>& within = {});
+Replicas replicas_of(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
+                     const std::optional<RankRange>& within = {});
 
 // The shape of the rank's tensor, padding included. Throws ConfigError, with the parameter, the numbers and what to
 // change, for a size that its axis does not divide, pieces that do not add up, padding of a fused dimension and the

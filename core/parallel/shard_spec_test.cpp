@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

@@ -1,6 +1,6 @@
 // The two ends of a model, where the vocabulary is split over a tensor-parallel group: rank r has rows r v to (r + 1) v
 // of the embedding and of the output's weight, the last of them padding. The loss on such logits is
-// core/ops/cross_entropy.h.
+// core/ops/loss/cross_entropy.h.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,7 @@ class Decoder::DecodeStage : public Stage {
     if (chunk_.is_last()) logits_ = output;
     return output;
   }
-  void defer_weight_grads(DeferredGrads*) override {}
+  void defer_weight_grads(DeferredWgrads*) override {}
 
  private:
   ModelChunk& chunk_;
@@ -61,7 +61,7 @@ Decoder::Decoder(VirtualModels& models, ParallelContext& job, int64_t rows, int6
                                                          static_cast<int>(job.layout().vpp()), /*backward=*/false),
                                          std::move(list), job);
   // Collectives of several ranks run on streams of their own.
-  const bool replays = is_replay_wanted() && job.world() == 1 && ReplayedWork::is_possible(job.torch_device());
+  const bool replays = is_replay_wanted() && job.world() == 1 && GraphedCallable::is_possible(job.torch_device());
   if (replays) make_replayable(job.torch_device(), rows);
 }
 

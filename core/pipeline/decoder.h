@@ -6,7 +6,7 @@
 //   const at::Tensor logits = decoder.step({ids, counts});  // then one token per row, again and again
 //
 // Where the job is one rank and its device can record, the work of a step of one token is recorded once and replayed
-// (core/torch/replayed_work.h). The weights may change between decoders, not during the life of one.
+// (core/torch/graphed_callable.h). The weights may change between decoders, not during the life of one.
 //
 // Tensor-parallel ranks share the heads; context- and data-parallel ones all compute the same. A step goes through one
 // stage after another: it is for looking at a model, not for serving it. Threads: one at a time, always the same.
@@ -17,9 +17,9 @@
 #include <optional>
 
 #include "core/models/auto_model.h"
-#include "core/models/kv_cache.h"
+#include "core/models/layers/kv_cache.h"
 #include "core/pipeline/executor.h"
-#include "core/torch/replayed_work.h"
+#include "core/torch/graphed_callable.h"
 
 namespace concord {
 
@@ -50,7 +50,7 @@ class Decoder {
   // Of steps after the first, if they can be replayed: what they read, their work and what it leaves.
   NewTokens tokens_;
   at::Tensor logits_;
-  std::optional<ReplayedWork> one_token_;
+  std::optional<GraphedCallable> one_token_;
   bool has_begun_ = false;
 };
 

@@ -11,13 +11,13 @@
 #include <optional>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/stable_hash.h"
 #include "core/pipeline/stage_run.h"
 #include "core/pipeline/transfers.h"
 #include "core/schedule/check.h"
 #include "core/schedule/progress.h"
 #include "core/schedule/schedule_csv.h"
-#include "core/stable_hash.h"
 
 namespace concord {
 namespace {
@@ -144,7 +144,7 @@ struct Executor::Implementation {
   ProcessGroup& pp;
   const ExecutorOptions options;
   PipelineTransfers transfers;
-  DeferredGrads deferred;  // of the current backward
+  DeferredWgrads deferred;  // of the current backward
   std::deque<StageRun> storage;
   std::vector<StageRun*> runs;          // by stage; null for those of other ranks
   std::vector<Incoming> activations;    // inputs of (stage, micro-batch), by Schedule::slot

@@ -3,7 +3,7 @@
 #include <c10/util/accumulate.h>
 #include <fmt/core.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/pipeline/passed_counts.h"
 
 namespace concord {
@@ -63,7 +63,7 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
     if (!is_last()) return output;
   }
   if (auto measured = chunk_.take_token_statistics()) results_.token_statistics[index] = std::move(*measured);
-  if (const at::Tensor further = chunk_.take_further_losses(); further.defined()) {
+  if (const at::Tensor further = chunk_.take_mtp_losses(); further.defined()) {
     results_.further_losses = results_.further_losses.defined() ? results_.further_losses.add(further) : further;
   }
   const StageLoss loss = loss_step_ ? loss_step_(output, microbatch) : StageLoss{output, output.detach()};
@@ -71,7 +71,7 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
   return loss.differentiated.sum().mul(weights_[index]);
 }
 
-void ModelStage::defer_weight_grads(DeferredGrads* later) {
+void ModelStage::defer_weight_grads(DeferredWgrads* later) {
   for (Parameter& parameter : chunk_.parameters()) parameter.sink.later = later;
 }
 

@@ -69,14 +69,14 @@ class ModelStage : public Stage {
   // Of the run, on the last stage: what was measured of each micro-batch's tokens, where the chunk is told to; none
   // elsewhere.
   const std::vector<TokenStatistics>& token_statistics() const { return results_.token_statistics; }
-  // Of the run, on the last stage: ModelChunk::take_further_losses of all micro-batches, summed; undefined if the model
+  // Of the run, on the last stage: ModelChunk::take_mtp_losses of all micro-batches, summed; undefined if the model
   // predicts no further tokens, and in runs without backward.
   const at::Tensor& further_losses() const { return results_.further_losses; }
   // Tokens of this rank that count in the run; on any stage.
   int64_t counted_tokens() const;
 
-  // All of the above, for a replay of the run (core/torch/replayed_work.h), which writes to the same tensors: whatever
-  // has run in between, |results| say again where they are.
+  // All of the above, for a replay of the run (core/torch/graphed_callable.h), which writes to the same tensors:
+  // whatever has run in between, |results| say again where they are.
   struct Results {
     std::vector<at::Tensor> token_losses;
     std::vector<std::shared_ptr<RouterRecord>> router_records;
@@ -88,7 +88,7 @@ class ModelStage : public Stage {
 
   ValueSpec input_spec(int microbatch) override;
   at::Tensor forward(int microbatch, const at::Tensor& input) override;
-  void defer_weight_grads(DeferredGrads* later) override;
+  void defer_weight_grads(DeferredWgrads* later) override;
 
  private:
   const MicroBatch& batch(int microbatch) const { return batches_[static_cast<size_t>(microbatch)]; }

@@ -1,7 +1,8 @@
-// What routers counted, passed along a pipeline with a micro-batch: pooled_aux_loss (core/models/router_losses.h) needs
-// the counts of all layers in the backward of each. A stage adds its own to those of the stages before it, and sends
-// the sum after the hidden values; the last stage has the total, which returns in the same places of the gradients. So
-// a message stays one tensor of the model's type: a count is sent as digits to the base 128, which every type has.
+// What routers counted, passed along a pipeline with a micro-batch: pooled_aux_loss
+// (core/models/layers/router_losses.h) needs the counts of all layers in the backward of each. A stage adds its own to
+// those of the stages before it, and sends the sum after the hidden values; the last stage has the total, which returns
+// in the same places of the gradients. So a message stays one tensor of the model's type: a count is sent as digits to
+// the base 128, which every type has.
 //
 // A stage makes one for each micro-batch: |received| (not on the first stage), forward, which leaves a RouterRecord,
 // |add|, and |sent| (not on the last one). Backward of what is sent completes the record before any of the stage's
@@ -14,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/models/router_record.h"
+#include "core/models/layers/router_record.h"
 
 namespace concord {
 

@@ -18,7 +18,7 @@
 
 namespace concord {
 
-class DeferredGrads;
+class DeferredWgrads;
 
 // What is sent between two stages, before it arrives.
 struct ValueSpec {
@@ -42,7 +42,7 @@ class Stage {
   // From now on weight gradients that can wait go to |later|, which the stage gives to the sinks of its parameters;
   // null: they are made in backward. Called before the first forward of a run, and after a run with null. Does not
   // throw.
-  virtual void defer_weight_grads(DeferredGrads* later) = 0;
+  virtual void defer_weight_grads(DeferredWgrads* later) = 0;
 
   // All gradients of the run are complete (REDUCE_GRAD): for code that starts a reduction then. Data parallelism counts
   // gradients itself and begins with each bucket as it fills.

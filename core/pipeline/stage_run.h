@@ -24,7 +24,7 @@ class StageRun {
     bool differentiates = true;  // there are backwards; else nothing is kept
     // Where weight gradients are deferred until weight_grad, shared by all stages of the rank: those that a backward
     // adds to it are its micro-batch's, whichever stage owns the parameter. Null: they are made in backward.
-    DeferredGrads* later = nullptr;
+    DeferredWgrads* later = nullptr;
   };
   StageRun(Stage& stage, const Options& options);
   ~StageRun();
@@ -56,7 +56,7 @@ class StageRun {
     ValueSpec output;
     std::unique_ptr<torch::autograd::Edge> graph;  // null if the output depends on nothing that has a gradient
     at::Tensor one;                                // on the last stage: the gradient of the loss with respect to itself
-    DeferredGrads halves;
+    DeferredWgrads halves;
   };
   Saved& saved(int microbatch) { return saved_[static_cast<size_t>(microbatch)]; }
   const Saved& saved(int microbatch) const { return saved_[static_cast<size_t>(microbatch)]; }

@@ -11,14 +11,14 @@ namespace concord {
 namespace {
 
 // An encoded shape: the dtype, the number of dims, the sizes.
-constexpr int64_t kMostDims = 8;
-constexpr int64_t kShapeWords = 2 + kMostDims;
+constexpr int64_t kMaxBoundaryDims = 8;
+constexpr int64_t kShapeWords = 2 + kMaxBoundaryDims;
 
 at::Tensor shape_of(const at::Tensor& value) {
-  if (value.dim() > kMostDims) {
+  if (value.dim() > kMaxBoundaryDims) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
                 fmt::format("a stage returned a tensor of {} dims; with variable_seq_lengths the limit is {}",
-                            value.dim(), kMostDims));
+                            value.dim(), kMaxBoundaryDims));
   }
   const at::Tensor words = at::empty({kShapeWords}, at::kLong).zero_();
   auto* at = words.mutable_data_ptr<int64_t>();

@@ -7,9 +7,9 @@
 #include <optional>
 #include <unordered_set>
 
-#include "core/config_error.h"
-#include "core/parse_json.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/parse_json.h"
+#include "core/base/quoted.h"
 
 namespace concord::safetensors {
 namespace {

@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <set>
 
-#include "core/config_error.h"
-#include "core/input_file.h"
-#include "core/parse_json.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/parse_json.h"
+#include "core/base/quoted.h"
 
 namespace concord::safetensors {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/safetensors/testing/files.h"
 #include "core/safetensors/writer.h"
 

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 
 namespace concord::safetensors {
 namespace {

@@ -3,9 +3,9 @@
 // data() gives the mapping itself: no copy, and pages come from and stay in the page cache. They count towards the
 // process's resident memory until release(). read() copies with pread, which costs no page faults and no resident
 // memory except that of the target. A file must not become shorter while it is open: read() then throws, but touching
-// data() beyond the new end ends the process, with the file's name (core/mapping_watch.h). Concord's own writers never
-// change a file in place; they rename a complete one over it, and a Reader keeps the old one. Threads: any, at the same
-// time. Throws ConfigError for what is wrong with the file, std::runtime_error for an I/O error.
+// data() beyond the new end ends the process, with the file's name (core/base/files/mapping_watch.h). Concord's own
+// writers never change a file in place; they rename a complete one over it, and a Reader keeps the old one. Threads:
+// any, at the same time. Throws ConfigError for what is wrong with the file, std::runtime_error for an I/O error.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "core/input_file.h"
-#include "core/mapping_watch.h"
+#include "core/base/files/input_file.h"
+#include "core/base/files/mapping_watch.h"
 #include "core/safetensors/header.h"
 
 namespace concord::safetensors {

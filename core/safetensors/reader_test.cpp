@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/safetensors/testing/files.h"
 
 namespace concord::safetensors {

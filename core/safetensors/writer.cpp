@@ -14,9 +14,9 @@
 #include <stdexcept>
 #include <unordered_set>
 
-#include "core/config_error.h"
-#include "core/new_file.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/files/new_file.h"
+#include "core/base/quoted.h"
 
 namespace concord::safetensors {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/safetensors/reader.h"
 #include "core/safetensors/testing/files.h"
 

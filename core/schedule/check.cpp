@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/walk.h"
 
 namespace concord {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedules.h"
 

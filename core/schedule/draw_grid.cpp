@@ -56,10 +56,10 @@ size_t cell_width(const std::vector<std::vector<std::string>>& rows) {
 std::string draw_grid(const Schedule& schedule, const Simulation& simulation, size_t width) {
   const double unit = shortest_computation(schedule, simulation);
   const double cells = simulation.makespan / unit * schedule.pp;
-  if (!(cells <= static_cast<double>(kMostCells))) {
+  if (!(cells <= static_cast<double>(kMaxCells))) {
     return fmt::format(
         "(the grid would have {:.0f} cells, more than {}; use --save_csv, --svg or --json for the full schedule)\n",
-        cells, kMostCells);
+        cells, kMaxCells);
   }
   const auto columns = static_cast<size_t>(std::lround(simulation.makespan / unit));
   std::vector<std::vector<std::string>> rows;

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/draw.h"
 
 namespace concord {
@@ -84,10 +84,10 @@ Scale common_scale(const std::vector<Panel>& panels) {
     });
     longest = std::max(longest, panel.simulation->makespan);
   }
-  if (computations > kMostDrawn) {
+  if (computations > kMaxDrawn) {
     throw ConfigError(fmt::format(
         "a drawing of {} computations is not readable; the limit is {}, so use fewer ranks or micro-batches",
-        computations, kMostDrawn));
+        computations, kMaxDrawn));
   }
   return {std::min(kCell / shortest, kWidest / longest), longest};
 }

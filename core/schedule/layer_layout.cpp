@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <charconv>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "core/schedule/schedules.h"
 
 namespace concord {
@@ -17,10 +17,10 @@ void check_range(std::string_view what, int64_t value, int64_t least, int64_t mo
   throw ConfigError(fmt::format("{} is {}; must be from {} to {}", what, value, least, most));
 }
 
-void check_deal(const LayerDeal& deal) {
-  check_range("num_layers", deal.num_layers, 1, kMostLayers);
-  check_range("pipeline_model_parallel_size", deal.pp, 1, kMostRanks);
-  check_range("virtual_pipeline_model_parallel_size", deal.vpp, 1, kMostRanks);
+void check_deal(const LayerAssignment& deal) {
+  check_range("num_layers", deal.num_layers, 1, kMaxLayers);
+  check_range("pipeline_model_parallel_size", deal.pp, 1, kMaxRanks);
+  check_range("virtual_pipeline_model_parallel_size", deal.vpp, 1, kMaxRanks);
   if (deal.vpp > 1 && deal.pp == 1) {
     throw ConfigError(fmt::format(
         "virtual_pipeline_model_parallel_size {} requires pipeline_model_parallel_size >= 2, but it is 1", deal.vpp));
@@ -39,7 +39,7 @@ void check_deal(const LayerDeal& deal) {
 }
 
 // Layers of each rank if the user gave those of the first or the last.
-std::vector<int64_t> deal_around_ends(const LayerDeal& deal) {
+std::vector<int64_t> deal_around_ends(const LayerAssignment& deal) {
   const int64_t first = deal.num_layers_in_first_pipeline_stage.value_or(0);
   const int64_t last = deal.num_layers_in_last_pipeline_stage.value_or(0);
   check_range("num_layers_in_first_pipeline_stage", first, 0, deal.num_layers);
@@ -61,7 +61,7 @@ std::vector<int64_t> deal_around_ends(const LayerDeal& deal) {
 }
 
 // Slots for layers on each rank; with account_for_*, the embedding and the loss take one each.
-std::vector<int64_t> deal_to_ranks(const LayerDeal& deal) {
+std::vector<int64_t> deal_to_ranks(const LayerAssignment& deal) {
   if (deal.num_layers_in_first_pipeline_stage || deal.num_layers_in_last_pipeline_stage) return deal_around_ends(deal);
   const int64_t extra =
       (deal.account_for_embedding_in_pipeline_split ? 1 : 0) + (deal.account_for_loss_in_pipeline_split ? 1 : 0);
@@ -91,7 +91,7 @@ class LayoutText {
   }
 
  private:
-  static constexpr size_t kMost = 2 * static_cast<size_t>(kMostLayers);
+  static constexpr size_t kMost = 2 * static_cast<size_t>(kMaxLayers);
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw ConfigError(fmt::format("pipeline_model_parallel_layout {}: {}", quoted(text_), what));
@@ -178,7 +178,7 @@ std::string broken_order(const std::string& symbols, const std::string& stages, 
 
 }  // namespace
 
-std::vector<StageLayers> deal_layers(const LayerDeal& deal) {
+std::vector<StageLayers> assign_layers(const LayerAssignment& deal) {
   check_deal(deal);
   const std::vector<int64_t> per_rank = deal_to_ranks(deal);
   const std::vector<int> rank_of_stage =
@@ -213,7 +213,7 @@ std::vector<StageLayers> parse_layer_layout(std::string_view layout, int64_t num
   const auto refuse = [&](const std::string& what) {
     throw ConfigError(fmt::format("pipeline_model_parallel_layout {}: {}", quoted(layout), what));
   };
-  check_range("pipeline_model_parallel_size", pp, 1, kMostRanks);
+  check_range("pipeline_model_parallel_size", pp, 1, kMaxRanks);
   const std::string text = LayoutText(layout).expanded();
   std::string symbols = text;
   symbols.erase(std::remove(symbols.begin(), symbols.end(), '|'), symbols.end());

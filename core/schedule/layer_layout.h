@@ -23,7 +23,7 @@ struct StageLayers {
 };
 
 // What a user says about it; the names are Megatron's.
-struct LayerDeal {
+struct LayerAssignment {
   int64_t num_layers = 1;
   int64_t pp = 1;
   int64_t vpp = 1;
@@ -33,13 +33,13 @@ struct LayerDeal {
       std::nullopt;  // on the first rank; the others share the rest evenly
   std::optional<int64_t> num_layers_in_last_pipeline_stage = std::nullopt;  // on the last
   Placement placement = Placement::loop;
-  bool operator==(const LayerDeal&) const = default;
+  bool operator==(const LayerAssignment&) const = default;
 };
 
-inline constexpr int64_t kMostLayers = int64_t{1} << 20;
+inline constexpr int64_t kMaxLayers = int64_t{1} << 20;
 
 // The pp * vpp stages in the order of the model. Throws ConfigError with the numbers if layers do not divide.
-std::vector<StageLayers> deal_layers(const LayerDeal& deal);
+std::vector<StageLayers> assign_layers(const LayerAssignment& deal);
 
 // pipeline_model_parallel_layout: E embedding, t transformer layer, m multi-token prediction, L loss; '|' between
 // stages, x*n and (..)*n repeat, commas and spaces mean nothing. "E,t*3|t*4,L" is two stages, "E|(t|)*4,L" six. There

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {
@@ -35,8 +35,8 @@ std::string layout_refusal(std::string_view layout, int64_t num_layers, int64_t 
   return refusal_by([&] { parse_layer_layout(layout, num_layers, pp, mtp_layers); });
 }
 
-std::string deal_refusal(const LayerDeal& deal) {
-  return refusal_by([&] { deal_layers(deal); });
+std::string deal_refusal(const LayerAssignment& deal) {
+  return refusal_by([&] { assign_layers(deal); });
 }
 
 nlohmann::json golden() {
@@ -52,16 +52,16 @@ TEST(LayerLayout, EveryGoldenDealIsMegatrons) {
   int dealt = 0;
   const nlohmann::json all = golden();
   for (const nlohmann::json& entry : all["deals"]) {
-    const LayerDeal deal{.num_layers = entry["layers"],
-                         .pp = entry["pp"],
-                         .vpp = entry["vpp"],
-                         .account_for_embedding_in_pipeline_split = entry["embedding"],
-                         .account_for_loss_in_pipeline_split = entry["loss"],
-                         .num_layers_in_first_pipeline_stage = given(entry["first"]),
-                         .num_layers_in_last_pipeline_stage = given(entry["last"])};
+    const LayerAssignment deal{.num_layers = entry["layers"],
+                               .pp = entry["pp"],
+                               .vpp = entry["vpp"],
+                               .account_for_embedding_in_pipeline_split = entry["embedding"],
+                               .account_for_loss_in_pipeline_split = entry["loss"],
+                               .num_layers_in_first_pipeline_stage = given(entry["first"]),
+                               .num_layers_in_last_pipeline_stage = given(entry["last"])};
     nlohmann::json stages;
     if (deal_refusal(deal) == "accepted") {
-      for (const StageLayers& stage : deal_layers(deal)) stages.push_back({stage.first_layer, stage.layers});
+      for (const StageLayers& stage : assign_layers(deal)) stages.push_back({stage.first_layer, stage.layers});
       ++dealt;
     }
     EXPECT_EQ(stages, entry["stages"]) << entry;
@@ -93,13 +93,13 @@ TEST(LayerLayout, EveryGoldenLayoutIsMegatrons) {
 }
 
 TEST(LayerLayout, LayersAreDealtEvenly) {
-  EXPECT_EQ(to_string(deal_layers({.num_layers = 8, .pp = 4})), "E,t*2|t*2|t*2|t*2,L");
-  EXPECT_EQ(to_string(deal_layers({.num_layers = 3, .pp = 1})), "E,t*3,L");
+  EXPECT_EQ(to_string(assign_layers({.num_layers = 8, .pp = 4})), "E,t*2|t*2|t*2|t*2,L");
+  EXPECT_EQ(to_string(assign_layers({.num_layers = 3, .pp = 1})), "E,t*3,L");
 }
 
 // Megatron's example: with 8 layers, 2 ranks and 2 chunks, rank 0 has layers 0, 1 and 4, 5.
 TEST(LayerLayout, ChunksOfALoopTakeTurns) {
-  const std::vector<StageLayers> stages = deal_layers({.num_layers = 8, .pp = 2, .vpp = 2});
+  const std::vector<StageLayers> stages = assign_layers({.num_layers = 8, .pp = 2, .vpp = 2});
   ASSERT_EQ(stages.size(), 4u);
   const std::vector<int> ranks = place_stages(Placement::loop, 2, 2);
   EXPECT_THAT(ranks, ElementsAre(0, 1, 0, 1));
@@ -110,32 +110,32 @@ TEST(LayerLayout, ChunksOfALoopTakeTurns) {
 }
 
 TEST(LayerLayout, EmbeddingAndLossMayCountAsLayers) {
-  EXPECT_THAT(counts(deal_layers({.num_layers = 30,
-                                  .pp = 4,
-                                  .account_for_embedding_in_pipeline_split = true,
-                                  .account_for_loss_in_pipeline_split = true})),
+  EXPECT_THAT(counts(assign_layers({.num_layers = 30,
+                                    .pp = 4,
+                                    .account_for_embedding_in_pipeline_split = true,
+                                    .account_for_loss_in_pipeline_split = true})),
               ElementsAre(7, 8, 8, 7));
-  EXPECT_THAT(counts(deal_layers({.num_layers = 15, .pp = 4, .vpp = 2, .account_for_loss_in_pipeline_split = true})),
+  EXPECT_THAT(counts(assign_layers({.num_layers = 15, .pp = 4, .vpp = 2, .account_for_loss_in_pipeline_split = true})),
               ElementsAre(2, 2, 2, 2, 2, 2, 2, 1));
   // In a v both are on the first rank: 3 layers there, 4 on the other.
-  EXPECT_THAT(counts(deal_layers({.num_layers = 6,
-                                  .pp = 2,
-                                  .vpp = 2,
-                                  .account_for_embedding_in_pipeline_split = true,
-                                  .account_for_loss_in_pipeline_split = true,
-                                  .placement = Placement::v})),
+  EXPECT_THAT(counts(assign_layers({.num_layers = 6,
+                                    .pp = 2,
+                                    .vpp = 2,
+                                    .account_for_embedding_in_pipeline_split = true,
+                                    .account_for_loss_in_pipeline_split = true,
+                                    .placement = Placement::v})),
               ElementsAre(1, 2, 2, 1));
 }
 
 TEST(LayerLayout, TheEndsMayBeGiven) {
-  EXPECT_THAT(counts(deal_layers({.num_layers = 20,
-                                  .pp = 4,
-                                  .num_layers_in_first_pipeline_stage = 3,
-                                  .num_layers_in_last_pipeline_stage = 5})),
+  EXPECT_THAT(counts(assign_layers({.num_layers = 20,
+                                    .pp = 4,
+                                    .num_layers_in_first_pipeline_stage = 3,
+                                    .num_layers_in_last_pipeline_stage = 5})),
               ElementsAre(3, 6, 6, 5));
-  EXPECT_THAT(counts(deal_layers({.num_layers = 22, .pp = 4, .num_layers_in_last_pipeline_stage = 4})),
+  EXPECT_THAT(counts(assign_layers({.num_layers = 22, .pp = 4, .num_layers_in_last_pipeline_stage = 4})),
               ElementsAre(6, 6, 6, 4));
-  EXPECT_THAT(counts(deal_layers({.num_layers = 12, .pp = 2, .vpp = 2, .num_layers_in_first_pipeline_stage = 4})),
+  EXPECT_THAT(counts(assign_layers({.num_layers = 12, .pp = 2, .vpp = 2, .num_layers_in_first_pipeline_stage = 4})),
               ElementsAre(2, 4, 2, 4));
 }
 
@@ -189,7 +189,7 @@ TEST(LayerLayout, WhatIsPrintedParsesBack) {
   for (const int64_t pp : {1, 2, 4, 8}) {
     for (const int64_t vpp : {1, 2, 3}) {
       if (pp == 1 && vpp > 1) continue;
-      const std::vector<StageLayers> stages = deal_layers({.num_layers = 24 * pp, .pp = pp, .vpp = vpp});
+      const std::vector<StageLayers> stages = assign_layers({.num_layers = 24 * pp, .pp = pp, .vpp = vpp});
       EXPECT_EQ(parse_layer_layout(to_string(stages), 24 * pp, pp), stages);
     }
   }

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/check.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedule_csv.h"

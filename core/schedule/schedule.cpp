@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

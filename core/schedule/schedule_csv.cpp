@@ -5,16 +5,16 @@
 #include <map>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/input_file.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/quoted.h"
 #include "core/schedule/check.h"
 #include "core/schedule/schedules.h"
 
 namespace concord {
 namespace {
 
-constexpr int64_t kMostStages = int64_t{1} << 16;
+constexpr int64_t kMaxStages = int64_t{1} << 16;
 
 // Splits off the text before |separator|.
 std::string_view take(std::string_view* text, char separator) {
@@ -61,9 +61,9 @@ class Reader {
   void read_rows() {
     std::string_view rest = text_.substr(0, text_.find_last_not_of(" \t\r\n") + 1);  // trailing empty lines
     while (!rest.empty()) {
-      if (static_cast<int64_t>(schedule_.ranks.size()) == kMostRanks) {
+      if (static_cast<int64_t>(schedule_.ranks.size()) == kMaxRanks) {
         throw ConfigError(
-            fmt::format("{}: has more than {} lines; each line lists the actions of a rank", name_, kMostRanks));
+            fmt::format("{}: has more than {} lines; each line lists the actions of a rank", name_, kMaxRanks));
       }
       schedule_.ranks.emplace_back();
       columns_.emplace_back();
@@ -87,8 +87,8 @@ class Reader {
                       name_, columns_.size(), column, quoted(text)));
     }
     // Three computations come with up to four transfers.
-    if (++actions_ > 3 * kMostComputations) {
-      throw ConfigError(fmt::format("{}: has more than {} actions", name_, 3 * kMostComputations));
+    if (++actions_ > 3 * kMaxComputations) {
+      throw ConfigError(fmt::format("{}: has more than {} actions", name_, 3 * kMaxComputations));
     }
     action->joined = joined;
     schedule_.ranks.back().push_back(*action);
@@ -114,9 +114,9 @@ class Reader {
     }
     stages_ = int64_t{stage.largest} + 1;
     const int64_t microbatches = int64_t{microbatch.largest} + 1;
-    if (stages_ > kMostStages) {
+    if (stages_ > kMaxStages) {
       refuse(stage.rank, stage.index,
-             fmt::format("stage {} implies {} stages; the limit is {}", stage.largest, stages_, kMostStages));
+             fmt::format("stage {} implies {} stages; the limit is {}", stage.largest, stages_, kMaxStages));
     }
     if (stages_ > actions_) {
       refuse(stage.rank, stage.index,
@@ -198,7 +198,7 @@ Schedule parse_schedule_csv(std::string_view text, std::string_view name, int64_
 
 Schedule load_schedule_csv(const std::string& path, int64_t activation_limit) {
   const InputFile file(path, "a schedule must be a .csv file");
-  return parse_schedule_csv(file.read(kMostCsvBytes, "a schedule"), path, activation_limit);
+  return parse_schedule_csv(file.read(kMaxCsvBytes, "a schedule"), path, activation_limit);
 }
 
 }  // namespace concord

@@ -17,8 +17,8 @@ std::string schedule_csv(const Schedule& schedule);
 // Throws ConfigError that names |name|, row and column (from 1) and the first broken action.
 Schedule parse_schedule_csv(std::string_view text, std::string_view name, int64_t activation_limit = 0);
 
-// The same from a file of at most kMostCsvBytes.
+// The same from a file of at most kMaxCsvBytes.
 Schedule load_schedule_csv(const std::string& path, int64_t activation_limit = 0);
-inline constexpr int64_t kMostCsvBytes = int64_t{256} << 20;
+inline constexpr int64_t kMaxCsvBytes = int64_t{256} << 20;
 
 }  // namespace concord

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedules.h"
 

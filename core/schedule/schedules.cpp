@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <array>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "core/schedule/generators.h"
 
 namespace concord {
@@ -49,7 +49,7 @@ void check_positive(std::string_view what, int64_t value, int64_t most) {
 int64_t chosen_vpp(const Kind& kind, const ScheduleRequest& request, Placement placement) {
   const int64_t natural = placement == Placement::v ? 2 : kind.vpp;
   const int64_t vpp = request.vpp == 0 ? natural : request.vpp;
-  check_positive("virtual_pipeline_model_parallel_size", vpp, kMostRanks);
+  check_positive("virtual_pipeline_model_parallel_size", vpp, kMaxRanks);
   if (!kind.any_vpp && vpp != kind.vpp) {
     throw ConfigError(fmt::format("schedule {} has {} {} per rank, but virtual_pipeline_model_parallel_size is {}; {}",
                                   kind.name, kind.vpp, kind.vpp == 1 ? "chunk" : "chunks", vpp,
@@ -107,9 +107,9 @@ Placement chosen_placement(const Kind& kind, const ScheduleRequest& request) {
 
 void check_size(const Kind& kind, int64_t stages, int64_t microbatches) {
   const int64_t each = microbatches * kind.actions;
-  if (stages <= kMostComputations / each) return;
+  if (stages <= kMaxComputations / each) return;
   throw ConfigError(fmt::format("{} stages x {} micro-batches x {} actions exceed {}, the limit for a schedule", stages,
-                                microbatches, kind.actions, kMostComputations));
+                                microbatches, kind.actions, kMaxComputations));
 }
 
 }  // namespace
@@ -128,7 +128,7 @@ std::string canonical_kind(std::string_view name) {
 
 Schedule make_schedule(const ScheduleRequest& request) {
   const Kind& kind = find_kind(request.kind);
-  check_positive("pipeline_model_parallel_size", request.pp, kMostRanks);
+  check_positive("pipeline_model_parallel_size", request.pp, kMaxRanks);
   check_positive("the number of micro-batches", request.microbatches, kLargestIndex);
   const Placement placement = chosen_placement(kind, request);
   const int64_t vpp = chosen_vpp(kind, request, placement);

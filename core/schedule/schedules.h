@@ -30,9 +30,8 @@ struct ScheduleRequest {
   std::optional<Placement> placement = std::nullopt;  // for forward-only; the other kinds have their own
 };
 
-inline constexpr int64_t kMostRanks = 4096;
-inline constexpr int64_t kMostComputations = int64_t{1}
-                                             << 23;  // of all ranks together; about a gigabyte with transfers
+inline constexpr int64_t kMaxRanks = 4096;
+inline constexpr int64_t kMaxComputations = int64_t{1} << 23;  // of all ranks together; about a gigabyte with transfers
 
 // The computations of every rank. Throws ConfigError, with the numbers and what to change, for an unknown kind and for
 // sizes that the kind cannot have.

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/check.h"
 #include "core/schedule/generators.h"
 #include "core/schedule/passes.h"

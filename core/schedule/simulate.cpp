@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

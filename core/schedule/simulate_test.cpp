@@ -5,7 +5,7 @@
 
 #include <limits>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedules.h"
 

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/check.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedule_csv.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedule_csv.h"
 #include "core/schedule/simulate.h"

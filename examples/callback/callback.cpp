@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "trainer/pretrain.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <exception>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/mesh/initialize.h"
 
 int main() {

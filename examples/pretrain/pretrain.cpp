@@ -19,9 +19,9 @@
 #include <string>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/mesh/job_environment.h"
-#include "core/mesh/rendezvous.h"
+#include "core/mesh/store/rendezvous.h"
 #include "core/models/parameter_plan.h"
 #include "trainer/pretrain.h"
 

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/models/config.h"
 #include "tests/fuzz/check.h"
 
@@ -34,6 +34,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::check(config->num_attention_heads % config->num_key_value_heads == 0, "heads share keys evenly");
   fuzz::check(config->windows.size() == static_cast<size_t>(config->num_hidden_layers), "every layer has its window");
   const int64_t parameters = parameter_count(*config);
-  fuzz::check(parameters > 0 && parameters <= kMostParameters, "the parameters can be counted");
+  fuzz::check(parameters > 0 && parameters <= kMaxParameters, "the parameters can be counted");
   return 0;
 }

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/safetensors/index.h"
 #include "tests/fuzz/check.h"
 

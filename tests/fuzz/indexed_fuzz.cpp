@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "tests/fuzz/folder.h"
 #include "trainer/data/indexed_dataset.h"
 

@@ -2,9 +2,9 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "tests/fuzz/check.h"
-#include "trainer/data/text_reader.h"
+#include "trainer/data/text/text_reader.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord::fuzz {

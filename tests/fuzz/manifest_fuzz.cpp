@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/base/config_error.h"
 #include "core/checkpoint/manifest.h"
-#include "core/config_error.h"
 #include "tests/fuzz/check.h"
 
 namespace concord::fuzz {

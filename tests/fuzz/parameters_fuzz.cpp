@@ -2,9 +2,9 @@
 // counted.
 #include <cstdint>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "tests/fuzz/check.h"
-#include "trainer/cli/plan_buckets.h"
+#include "trainer/cli/plans/plan_buckets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace concord;

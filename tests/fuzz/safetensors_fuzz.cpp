@@ -3,7 +3,7 @@
 #include <optional>
 #include <set>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/safetensors/writer.h"
 #include "tests/fuzz/check.h"
 

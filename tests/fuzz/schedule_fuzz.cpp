@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/schedule/schedule_csv.h"
 #include "tests/fuzz/check.h"
 

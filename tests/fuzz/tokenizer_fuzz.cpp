@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "tests/fuzz/check.h"
-#include "trainer/data/tokenizer_pipe.h"
+#include "trainer/data/text/tokenizer_pipe.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace concord;
@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       for (const int64_t id : ids) fuzz::check(id >= 0 && id < greeting.vocab_size, "ids are of the vocabulary");
     };
     for (const auto& ids : pipe.ids_of(TokenizerPipe::Kind::document, {"ab", "", "c"})) check_ids(ids);
-    for (const AlignedTokens& tokens : pipe.learn({"{}"})) {
+    for (const TokensAndLabels& tokens : pipe.learn({"{}"})) {
       check_ids(tokens.ids);
       fuzz::check(tokens.labels.size() == tokens.ids.size(), "every id has a label");
     }

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <string_view>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "tests/fuzz/check.h"
 #include "trainer/arguments/arguments.h"
 

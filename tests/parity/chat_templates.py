@@ -2,7 +2,7 @@
 
 chat_templates.py PROGRAM HELPER TOKENIZER
 
-HELPER is trainer/data/tokenizer_process.py, TOKENIZER the folder of a byte-level BPE (tests/golden/tokenizer). Every
+HELPER is trainer/data/text/tokenizer_process.py, TOKENIZER the folder of a byte-level BPE (tests/golden/tokenizer). Every
 template that TRL ships renders every conversation here; ids have to be the same, what is learnt too where the template
 says it ({% generation %}), and what transformers refuses has to be refused. Without TRL (its wheel is enough: pip install
 --no-deps trl) the templates are those below. One conversation goes through the program as well.

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <map>
 
-#include "core/models/hf_weights.h"
+#include "core/checkpoint/hf_weights.h"
 #include "core/models/token_slices.h"
 
 namespace concord::tests {

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <string>
 
+#include "core/checkpoint/tensor_files.h"
 #include "core/models/auto_model.h"
-#include "core/models/tensor_files.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "trainer/probe.h"
 
 namespace concord::tests {

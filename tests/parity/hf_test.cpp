@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/models/token_slices.h"
 #include "core/pipeline/model_pipeline.h"
 #include "core/safetensors/testing/files.h"
@@ -409,7 +409,7 @@ TEST(HfParity, EachTraitOfModelsWithWindowsCapsAndSinksIsSeen) {
       {[](ModelConfig& c) { c.window_rope->rope_theta *= 1.01; }, [](ModelConfig& c) { c.window_rope.reset(); },
        [](ModelConfig& c) { c.rope.factor = 1; }, [](ModelConfig& c) { c.norms_plus_one = false; }},
       {[](ModelConfig& c) { c.activation.limit *= 1.01; }, [](ModelConfig& c) { c.activation.alpha *= 1.01; },
-       [](ModelConfig& c) { c.experts.late_softmax = false; }, [](ModelConfig& c) { c.windows[0] = 0; },
+       [](ModelConfig& c) { c.experts.softmax_after_topk = false; }, [](ModelConfig& c) { c.windows[0] = 0; },
        [](ModelConfig& c) { c.rope.truncate = true; }}};
   for (size_t model = 0; model < changes.size(); ++model) {
     const TemporaryFolder folder;

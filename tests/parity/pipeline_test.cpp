@@ -9,13 +9,13 @@
 #include <cmath>
 #include <map>
 
+#include "core/checkpoint/hf_weights.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "core/models/auto_model.h"
-#include "core/models/hf_weights.h"
 #include "core/pipeline/model_pipeline.h"
 #include "core/safetensors/reader.h"
 #include "core/schedule/step_schedule.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 
 namespace concord::tests {
 namespace {

@@ -5,7 +5,7 @@ replayed_steps.py PROGRAM
 Trains a tiny model for a few steps with --replay_steps true and false, in several ways, and compares the saved models byte
 by byte. A run with replays has to say that it recorded a step, and one without must not. The platform is that of the
 environment (CONCORD_PLATFORM); two replicas need CONCORD_CUDA_SHARED_DEVICE=1 where there is one device. What replays do to
-the host's work is tested on any machine (trainer/step_replay_test.cpp); this is about the device's own recordings.
+the host's work is tested on any machine (trainer/step_graph_test.cpp); this is about the device's own recordings.
 """
 
 import json

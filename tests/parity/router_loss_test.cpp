@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "tests/parity/hf_golden.h"
 
 namespace concord::tests {
@@ -81,7 +81,7 @@ TEST(RouterLoss, IsThereIfTheConfigAsksForItAndNoArgumentForbidsIt) {
   EXPECT_FALSE(without.contains("router_loss"));
 }
 
-// The definitions of core/models/router_losses.h once more, from transformers' router logits [layers, B S, E].
+// The definitions of core/models/layers/router_losses.h once more, from transformers' router logits [layers, B S, E].
 double loss_by_definition(const at::Tensor& logits, int64_t rows, const MoeArgs& moe, int64_t k) {
   const int64_t experts = logits.size(2), parts = moe.router_load_balancing_type == "seq_aux_loss" ? rows : 1;
   double loss = 0;

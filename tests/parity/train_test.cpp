@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/parity/train_run.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 
 namespace concord::tests {
 namespace {

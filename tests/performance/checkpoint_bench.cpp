@@ -26,11 +26,11 @@
 #include <thread>
 #include <vector>
 
+#include "core/checkpoint/write/save_job.h"
 #include "core/data_parallel/ddp.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
-#include "core/models/save_job.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/optimizer_files.h"
 #include "tests/performance/bench_program.h"
@@ -208,7 +208,7 @@ class RankBench {
   VirtualModels model_;
   DistributedDataParallel ddp_;
   Optimizer optimizer_;
-  std::shared_ptr<const AgreedPlan> plan_;
+  std::shared_ptr<const GlobalSavePlan> plan_;
 };
 
 int run_rank(const std::string& model, const std::string& folder) {

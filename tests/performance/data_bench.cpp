@@ -21,11 +21,11 @@
 #include <vector>
 
 #include "trainer/data/batcher.h"
-#include "trainer/data/build.h"
+#include "trainer/data/build/build.h"
+#include "trainer/data/build/synthetic.h"
 #include "trainer/data/gpt_indices.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/numpy_shuffle.h"
-#include "trainer/data/synthetic.h"
 
 namespace concord {
 namespace {

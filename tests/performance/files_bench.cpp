@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "core/checkpoint/hf_weights.h"
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
-#include "core/models/hf_weights.h"
 #include "tests/temporary_folder.h"
 
 namespace concord {

@@ -17,7 +17,7 @@
 #include "tests/performance/bench_program.h"
 #include "tests/temporary_folder.h"
 #include "trainer/first_run.h"
-#include "trainer/report_callback.h"
+#include "trainer/metrics/report_callback.h"
 #include "trainer/trainer.h"
 
 namespace concord {

@@ -32,15 +32,15 @@
 #include <string>
 #include <vector>
 
-#include "core/ops/attention.h"
-#include "core/ops/cross_entropy.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/attention/rope.h"
+#include "core/ops/attention/rope_angles.h"
 #include "core/ops/dropout.h"
 #include "core/ops/embedding.h"
-#include "core/ops/layer_norm.h"
 #include "core/ops/linear.h"
-#include "core/ops/rms_norm.h"
-#include "core/ops/rope.h"
-#include "core/ops/rope_angles.h"
+#include "core/ops/loss/cross_entropy.h"
+#include "core/ops/norm/layer_norm.h"
+#include "core/ops/norm/rms_norm.h"
 #include "core/ops/swiglu.h"
 
 namespace concord {

@@ -28,12 +28,12 @@
 #include <vector>
 
 #include "core/mesh/initialize.h"
-#include "core/ops/attention.h"
-#include "core/ops/rms_norm.h"
-#include "core/ops/rope.h"
-#include "core/ops/rope_angles.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/attention/rope.h"
+#include "core/ops/attention/rope_angles.h"
+#include "core/ops/norm/rms_norm.h"
 #include "core/ops/swiglu.h"
-#include "core/parallel/moves.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/parallel_linear.h"
 #include "tests/free_port.h"
 

@@ -71,13 +71,13 @@ class SleepingStage : public Stage {
     return last_ ? y.sum() : y;
   }
 
-  void defer_weight_grads(DeferredGrads* later) override { later_ = later; }
+  void defer_weight_grads(DeferredWgrads* later) override { later_ = later; }
 
  private:
   double seconds_;
   bool last_;
   at::Tensor weight_ = at::ones({1});
-  DeferredGrads* later_ = nullptr;
+  DeferredWgrads* later_ = nullptr;
 };
 
 // --------------------------------------------------------------------------------------------------------- processes

@@ -1,7 +1,7 @@
 # Pipeline schedules beside torch.distributed.pipelining (a Python in CONCORD_PYTHON).
-if(TARGET Concord::schedules)
+if(TARGET Concord::schedule)
   find_package(nlohmann_json REQUIRED)
-  concord_benchmark(schedule_bench SOURCES schedule_bench.cpp LIBRARIES Concord::schedules nlohmann_json::nlohmann_json)
+  concord_benchmark(schedule_bench SOURCES schedule_bench.cpp LIBRARIES Concord::schedule nlohmann_json::nlohmann_json)
   if(TARGET schedule_bench)
     target_compile_definitions(schedule_bench PRIVATE
       SCHEDULE_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/schedule_peer.py")

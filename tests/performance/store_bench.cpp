@@ -24,8 +24,8 @@
 #include <vector>
 
 #include "core/mesh/peers.h"
-#include "core/mesh/rendezvous.h"
-#include "core/mesh/store_client.h"
+#include "core/mesh/store/rendezvous.h"
+#include "core/mesh/store/store_client.h"
 #include "tests/performance/bench_program.h"
 
 namespace concord {

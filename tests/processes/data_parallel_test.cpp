@@ -7,14 +7,14 @@
 #include <fstream>
 #include <limits>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/read/state_index.h"
+#include "core/checkpoint/write/save_job.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "core/mesh/agreement.h"
-#include "core/models/save_job.h"
 #include "core/optim/optimizer.h"
 #include "core/optim/optimizer_files.h"
-#include "core/optim/state_index.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/small_network.h"
 
 namespace concord::tests {
@@ -65,7 +65,7 @@ TEST(DataParallel, GradientsAreTheMeanOverRanksHoweverTheyArrive) {
                                    .overlap_grad_reduce = (how & 2) != 0,
                                    .ddp_average_in_collective = (how & 4) != 0,
                                    .ddp_bucket_size = how & 8 ? 100 : 0});
-      DeferredGrads deferred;
+      DeferredWgrads deferred;
       if (later) network.later(&deferred);
       for (int repeat = 0; repeat < 2; ++repeat) {
         ddp.begin_step(2);
@@ -196,7 +196,7 @@ TEST(DataParallel, ExpertParametersAreReducedOverTheirOwnGroup) {
       ddp.begin_step(1);
       ddp.finish_grad_sync();  // nothing yet; now with known numbers
       ddp.begin_step(1);
-      ddp.settle_grads();
+      ddp.flush_grads();
       for (const GradBuffer* buffer : ddp.buffers()) buffer->grads().fill_(static_cast<double>(1 << job.rank()));
       ddp.finish_grad_sync();
       EXPECT_EQ(grad_of(ddp, "w1").flatten()[0].item<float>(), (1 + 2 + 4 + 8) / 4.0f);
@@ -250,7 +250,7 @@ TEST(DataParallel, ABadGradientIsNamedWithItsParameterAndRank) {
     for (int step = 0; step < 2; ++step) {
       ddp.begin_step(1);
       network.loss(1).backward();
-      ddp.settle_grads();
+      ddp.flush_grads();
       if (rank == 1 && step == 1) grad_of(ddp, "norm")[3] = std::numeric_limits<float>::quiet_NaN();
       ddp.finish_grad_sync();
     }
@@ -318,14 +318,14 @@ TEST(Optimizers, TheNormCountsEveryElementOnce) {
         DistributedDataParallel ddp({list}, job, {.use_distributed_optimizer = shards});
         Optimizer optimizer(ddp, {.log_num_zeros_in_grad = true});
         ddp.begin_step(1);
-        ddp.settle_grads();
+        ddp.flush_grads();
         for (const GradBuffer* buffer : ddp.buffers()) buffer->grads().fill_(2);
         const StepResult result = optimizer.step({.lr = 0});
         const double counted = 2 * 2 * 3 + 2 * 2 + 2 * 5;  // tp x pp x cut, pp x norm, tp x embedding
         EXPECT_NEAR(result.grad_norm, 2 * std::sqrt(counted), 1e-5) << shards;
         EXPECT_EQ(result.zeros, 0);
         ddp.begin_step(1);
-        ddp.settle_grads();
+        ddp.flush_grads();
         EXPECT_EQ(optimizer.step({.lr = 0}).zeros, static_cast<int64_t>(counted)) << shards;
       }
     });

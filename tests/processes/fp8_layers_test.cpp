@@ -5,8 +5,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/models/fp8_layers.h"
-#include "tests/processes/group_job.h"
+#include "core/models/precision/fp8_layers.h"
+#include "tests/processes/groups/group_job.h"
 
 namespace concord::tests {
 namespace {

@@ -13,16 +13,16 @@
 #include <set>
 #include <thread>
 
+#include "core/base/config_error.h"
+#include "core/checkpoint/hf_weights.h"
+#include "core/checkpoint/read/parallel_load.h"
+#include "core/checkpoint/testing/sample_parameters.h"
 #include "core/checkpoint/verify.h"
-#include "core/config_error.h"
+#include "core/checkpoint/write/save_job.h"
 #include "core/mesh/agreement.h"
-#include "core/mesh/store.h"
-#include "core/models/hf_weights.h"
-#include "core/models/save_job.h"
-#include "core/models/shared_read.h"
-#include "core/models/testing/sample_parameters.h"
+#include "core/mesh/store/store.h"
 #include "core/safetensors/index.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/store_stranger.h"
 
 namespace concord::tests {
@@ -189,21 +189,21 @@ TEST(HfWeightsShared, AllRanksThrowWhereOneCannotOpenTheFiles) {
 TEST(SharedRead, ARankThatFailsDoesNotKeepTheOthersWaiting) {
   expect_job(3, {}, [](ParallelContext& job) {
     const std::vector<at::Tensor> values = {at::zeros({500}), at::zeros({70}, at::kBFloat16), at::zeros({9})};
-    const auto fill = [&](std::span<const SharedPiece> pieces, std::byte* share) {
-      for (const SharedPiece& piece : pieces) {
+    const auto fill = [&](std::span<const ReadShard> pieces, std::byte* share) {
+      for (const ReadShard& piece : pieces) {
         at::from_blob(share + piece.at, {piece.end - piece.begin}, values[piece.tensor].options())
             .copy_(at::arange(piece.begin, piece.end));
       }
     };
     ProcessGroup& group = job.world_group();
-    EXPECT_EQ(read_shared(group, at::kCPU, values, fill, 256), nullptr);
+    EXPECT_EQ(read_and_all_gather(group, at::kCPU, values, fill, 256), nullptr);
     for (const at::Tensor& value : values) {
       EXPECT_TRUE(value.equal(at::arange(value.numel()).to(value.scalar_type())));
     }
     int rounds = 0;
-    const std::exception_ptr error = read_shared(
+    const std::exception_ptr error = read_and_all_gather(
         group, at::kCPU, values,
-        [&](std::span<const SharedPiece> pieces, std::byte* share) {
+        [&](std::span<const ReadShard> pieces, std::byte* share) {
           if (++rounds == 2 && job.rank() == 1) throw std::runtime_error("a bad disk");
           fill(pieces, share);
         },
@@ -324,7 +324,7 @@ TEST(SaveJob, WritesWhatWasThereWhenItBegan) {
   expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
     const SampleParameters sample = parameters_of(job);
     save_hf_weights(folder.path() + "/expected", sample.list, job, {.manifest = true});
-    std::shared_ptr<const AgreedPlan> plan;
+    std::shared_ptr<const GlobalSavePlan> plan;
     for (const int64_t limit : {1, 1 << 30}) {  // room for one chunk at a time, and for all
       const SampleParameters own = parameters_of(job);
       const std::string target = folder.path() + "/" + std::to_string(limit);

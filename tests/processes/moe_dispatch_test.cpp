@@ -10,12 +10,12 @@
 #include <cstdlib>
 #include <map>
 
-#include "core/models/moe_mlp.h"
+#include "core/models/layers/moe_mlp.h"
 #include "core/ops/derivative.h"
-#include "core/ops/grouped_linear.h"
+#include "core/ops/moe/grouped_linear.h"
 #include "core/parallel/mappings.h"
 #include "core/parallel/moe_dispatch.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {
@@ -79,7 +79,7 @@ TEST(MoeDispatch, RoutingsGiveExactlyWhatOneRankComputes) {
       };
       const auto together = [&](const Tensor& rows, const Tensor& ends, const Tensor& part) {
         const MoeDispatch plan = plan_dispatch(ends, ep);
-        return return_rows(grouped_linear(dispatch_rows(rows, plan, ep), part, plan.order.ends), plan, ep);
+        return combine_rows(grouped_linear(dispatch_rows(rows, plan, ep), part, plan.order.ends), plan, ep);
       };
       const ExpertOutcome got =
           expert_outcome(routed_tokens(trial, ep.rank()), experts.narrow(0, first, own), together);
@@ -122,7 +122,7 @@ TEST(MoeDispatch, WorkInBetweenRunsWhileRowsAreUnderWay) {
     const Tensor x = whole_numbers({4, kWidth}, static_cast<uint64_t>(ep.rank())).requires_grad_(true);
     const Tensor other = whole_numbers({4, kWidth}, 9).requires_grad_(true);
     hear("forward");
-    RowsUnderWay under_way(x, ep, two, two, /*waits=*/false);
+    AsyncAllToAll under_way(x, ep, two, two, /*waits=*/false);
     const Tensor between = when_differentiated(other, [&] { tell("backward"); });
     tell("forward");
     const Tensor rows = under_way.take();

@@ -7,11 +7,11 @@
 #include <cstdlib>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/read/state_index.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "core/optim/optimizer.h"
-#include "core/optim/state_index.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/small_network.h"
 
 namespace concord::tests {

@@ -10,11 +10,11 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/context_attention.h"
 #include "core/parallel/context_slices.h"
-#include "core/parallel/moves.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {

@@ -9,10 +9,10 @@
 #include <gmock/gmock.h>
 
 #include "core/ops/dropout.h"
-#include "core/parallel/moves.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/parallel_linear.h"
 #include "core/parallel/recompute.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {

@@ -12,14 +12,14 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/linear.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/mappings.h"
-#include "core/parallel/moves.h"
 #include "core/parallel/parallel_linear.h"
 #include "core/parallel/testing/memory_meter.h"
 #include "core/parallel/vocabulary.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {
@@ -78,7 +78,7 @@ Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, con
   const at::Tensor w1 = leaf(own_part(whole.w1, group, 0)), b1 = leaf(own_part(whole.b1, group, 0));
   const at::Tensor w2 = leaf(own_part(whole.w2, group, 1)), b2 = leaf(whole.b2);
   const auto sums = setting.type == at::kDouble ? at::kDouble : at::kFloat;
-  DeferredGrads later;
+  DeferredWgrads later;
   const auto sink_of = [&](const at::Tensor& w) {
     return GradSink{.main = at::zeros(w.sizes(), w.options().dtype(sums)), .later = setting.put_off ? &later : nullptr};
   };
@@ -95,7 +95,7 @@ Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, con
 
   const auto grad_of = [&](const at::Tensor& w, const GradSink& sink) { return setting.sinks ? sink.main : w.grad(); };
   at::Tensor b2_grad = b2.grad();
-  if (sp) b2_grad = sum_in_place(b2_grad, group).take();  // of its own tokens only, as the header says
+  if (sp) b2_grad = all_reduce_(b2_grad, group).take();  // of its own tokens only, as the header says
   return {sp ? gather(y.detach(), group, 0).take() : y.detach(),
           {gather(grad_of(table, sink0), group, 0).take(), gather(grad_of(w1, sink1), group, 0).take(),
            gather(b1.grad(), group, 0).take(), gather(grad_of(w2, sink2), group, 1).take(), b2_grad}};
@@ -163,7 +163,7 @@ TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) 
     constexpr int kAttempts = 8;
     int64_t held = std::numeric_limits<int64_t>::max();
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      DeferredGrads later;
+      DeferredWgrads later;
       const GradSink sink1{.main = at::zeros(w1.sizes()), .later = &later};
       const GradSink sink2{.main = at::zeros(w2.sizes()), .later = &later};
       const auto meter = std::make_shared<MemoryMeter>();

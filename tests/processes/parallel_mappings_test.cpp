@@ -5,10 +5,10 @@
 #include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/mappings.h"
-#include "core/parallel/moves.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {

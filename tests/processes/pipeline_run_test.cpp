@@ -1,13 +1,13 @@
 // The executor in real processes, beside the same network on one rank without a pipeline.
 #include <gmock/gmock.h>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/ops/derivative.h"
 #include "core/pipeline/executor.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedule_csv.h"
 #include "core/schedule/schedules.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/pipeline_toy.h"
 
 namespace concord::tests {
@@ -170,7 +170,7 @@ constexpr int kOwnOrder[] = {2, 0, 1, 3};
 class NotingStage : public ToyStage {
  public:
   using ToyStage::ToyStage;
-  void defer_weight_grads(DeferredGrads* later) override {
+  void defer_weight_grads(DeferredWgrads* later) override {
     later_ = later;
     ToyStage::defer_weight_grads(later);
   }
@@ -186,7 +186,7 @@ class NotingStage : public ToyStage {
   const std::vector<int>& ran() const { return ran_; }
 
  private:
-  DeferredGrads* later_ = nullptr;
+  DeferredWgrads* later_ = nullptr;
   std::vector<int> ran_;
 };
 

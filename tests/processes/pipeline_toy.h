@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/parallel/moves.h"
+#include "core/parallel/async_collectives.h"
 #include "core/parallel/parallel_linear.h"
 #include "core/pipeline/stage.h"
 #include "core/schedule/schedule.h"
@@ -49,7 +49,7 @@ class ToyBlock {
     const at::Tensor inner = column_parallel_linear(x, up_, bias_, tp_, {.name = "up"}, &up_sink_).tanh();
     return x.add(row_parallel_linear(inner, down_, {}, tp_, {.name = "down"}, &down_sink_));
   }
-  void defer(DeferredGrads* later) { up_sink_.later = down_sink_.later = later; }
+  void defer(DeferredWgrads* later) { up_sink_.later = down_sink_.later = later; }
   std::vector<at::Tensor> grads() const { return {up_sink_.main, down_sink_.main, bias_.grad()}; }
   int added() const { return added_; }
   void clear() {
@@ -88,7 +88,7 @@ class ToyStage : public Stage {
     return loss;
   }
 
-  void defer_weight_grads(DeferredGrads* later) override {
+  void defer_weight_grads(DeferredWgrads* later) override {
     deferred_ |= later != nullptr;
     defers_ = later != nullptr;
     for (ToyBlock& block : blocks_) block.defer(later);

@@ -7,7 +7,7 @@
 
 #include "core/data_parallel/finalize_grads.h"
 #include "core/optim/optimizer.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/small_network.h"
 
 namespace concord::tests {

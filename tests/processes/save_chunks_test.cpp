@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <map>
 
+#include "core/checkpoint/hf_weights.h"
+#include "core/checkpoint/testing/sample_parameters.h"
 #include "core/checkpoint/verify.h"
-#include "core/models/hf_weights.h"
-#include "core/models/part_save.h"
-#include "core/models/save_job.h"
-#include "core/models/testing/sample_parameters.h"
-#include "tests/processes/group_job.h"
+#include "core/checkpoint/write/replicated_save.h"
+#include "core/checkpoint/write/save_job.h"
+#include "tests/processes/groups/group_job.h"
 
 namespace concord::tests {
 namespace {
@@ -103,7 +103,7 @@ int64_t split_into_machines(const ParallelContext& job, int64_t ranks) {
 void lose_and_gather(ParallelContext& job, const SampleParameters& sample, const std::string& folder, int64_t machine,
                      int64_t lost, int64_t chunk_bytes) {
   const std::string own = folder + "/" + std::to_string(machine), parts = own + "/parts";
-  save_parts(parts, sample.list, job, {.with_config = false, .chunk_bytes = chunk_bytes}, nullptr);
+  save_replicated(parts, sample.list, job, {.with_config = false, .chunk_bytes = chunk_bytes}, nullptr);
   job.world_group().barrier().wait();
   if (job.rank() == 0) {
     const auto a = contents(folder + "/0/parts"), b = contents(folder + "/1/parts");
@@ -113,7 +113,7 @@ void lose_and_gather(ParallelContext& job, const SampleParameters& sample, const
     fs::remove_all(folder + "/" + std::to_string(lost) + "/parts");
   }
   job.world_group().barrier().wait();
-  EXPECT_TRUE(gather_parts(parts, job, chunk_bytes));
+  EXPECT_TRUE(fetch_missing_shards(parts, job, chunk_bytes));
   assemble_parts(parts, own + "/assembled", job);
   EXPECT_TRUE(contents(own + "/assembled") == contents(folder + "/whole"))
       << "machine " << machine << " in chunks of " << chunk_bytes;

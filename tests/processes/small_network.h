@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "core/models/parameter.h"
 #include "core/ops/linear.h"
-#include "core/ops/rms_norm.h"
+#include "core/ops/norm/rms_norm.h"
+#include "core/parallel/parameter.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {
@@ -42,7 +42,7 @@ class SmallNetwork {
     return all;
   }
 
-  void later(DeferredGrads* grads) {
+  void later(DeferredWgrads* grads) {
     for (Parameter& parameter : parameters_) parameter.sink.later = grads;
   }
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "core/mesh/sockets.h"
-#include "core/mesh/store_message.h"
+#include "core/mesh/store/sockets.h"
+#include "core/mesh/store/store_message.h"
 #include "platform/base/sealed_connection.hpp"
 
 namespace concord::tests {

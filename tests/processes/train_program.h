@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/processes/launch_helpers.h"
+#include "tests/processes/launch/launch_helpers.h"
 #include "tests/processes/running_process.h"
 #include "tests/processes/token_rows.h"
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/mesh/bad_device.h"
-#include "tests/processes/group_job.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/token_rows.h"
 #include "trainer/trainer.h"
 

@@ -9,9 +9,9 @@
 #include <ATen/ops/randn.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "core/ops/cross_entropy.h"
-#include "core/ops/vocab_share.h"
-#include "tests/processes/group_job.h"
+#include "core/ops/loss/cross_entropy.h"
+#include "core/ops/loss/vocab_share.h"
+#include "tests/processes/groups/group_job.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord::tests {

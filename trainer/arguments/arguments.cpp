@@ -8,9 +8,9 @@
 #include <cmath>
 #include <set>
 
-#include "core/config_error.h"
-#include "core/input_file.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/quoted.h"
 #include "trainer/arguments/table.h"
 #include "trainer/arguments/toml.h"
 #include "trainer/arguments/yaml.h"
@@ -158,7 +158,7 @@ void check_choice(const Argument& argument, const std::string& text) {
 std::string read_text(const Argument& argument, const ArgumentValue& value) {
   if (value.form != ArgumentValue::Form::scalar)
     throw Refusal{fmt::format("is {}, but must be a string", shown(value))};
-  const std::string text(value_meant(argument.name, value.text));
+  const std::string text(canonical_value(argument.name, value.text));
   check_choice(argument, text);
   return text;
 }
@@ -174,7 +174,7 @@ std::vector<std::string> read_list(const Argument& argument, const ArgumentValue
     }
   }
   for (std::string& item : items) {
-    item = value_meant(argument.name, item);
+    item = canonical_value(argument.name, item);
     check_choice(argument, item);
   }
   return items;
@@ -439,7 +439,7 @@ CommandLine parse_command_line(std::span<const std::string> words, const ParseOp
     line.config = option.value.value_or("");
     try {
       const InputFile file(line.config, "give the path of a YAML or TOML file");
-      take_entries(parse_config(file.read(kLongestYaml, "a configuration"), line.config), line.config, &reading);
+      take_entries(parse_config(file.read(kMaxYaml, "a configuration"), line.config), line.config, &reading);
     } catch (const ConfigError& error) {
       reading.problems.add("--config", error.what());
     }

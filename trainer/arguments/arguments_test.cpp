@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "trainer/arguments/table.h"
 
 namespace concord {

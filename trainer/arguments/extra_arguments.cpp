@@ -6,8 +6,8 @@
 #include <charconv>
 #include <cmath>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "trainer/arguments/table.h"
 
 namespace concord {

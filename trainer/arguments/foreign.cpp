@@ -416,7 +416,7 @@ bool is_known_name(std::string_view name) {
          find_ignored_argument(name) != nullptr || find_refused_argument(name) != nullptr;
 }
 
-std::string_view value_meant(std::string_view argument, std::string_view value) {
+std::string_view canonical_value(std::string_view argument, std::string_view value) {
   for (const ValueAlias& alias : kValueAliases) {
     if (alias.argument == argument && alias.value == value) return alias.meaning;
   }

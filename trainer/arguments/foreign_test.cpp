@@ -6,7 +6,7 @@
 #include <random>
 #include <set>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "tests/temporary_folder.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/arguments/table.h"

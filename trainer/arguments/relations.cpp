@@ -8,9 +8,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "core/optim/lr_schedule.h"
-#include "core/quoted.h"
 #include "core/schedule/step_schedule.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/data/blend.h"

@@ -95,7 +95,7 @@ const Argument* find_argument(std::string_view name);  // by any of its names
 const IgnoredArguments* find_ignored_argument(std::string_view name);
 const RefusedArgument* find_refused_argument(std::string_view name);
 // |value| of |argument| under the name used here; itself if it has no other name.
-std::string_view value_meant(std::string_view argument, std::string_view value);
+std::string_view canonical_value(std::string_view argument, std::string_view value);
 // What is put before the names in a mapping called |name| where such mappings are sections of a file of another
 // program: "training." for torchtitan's, "" for Megatron's.
 std::optional<std::string> section_prefix(std::string_view name);

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {
@@ -96,11 +96,11 @@ class LineReader {
 }  // namespace
 
 std::vector<YamlEntry> parse_toml(std::string_view text, const std::string& file) {
-  if (text.size() > kLongestYaml) {
+  if (text.size() > kMaxYaml) {
     throw ConfigError(
-        fmt::format("{}: file has {} bytes; the limit for a configuration is {}", file, text.size(), kLongestYaml));
+        fmt::format("{}: file has {} bytes; the limit for a configuration is {}", file, text.size(), kMaxYaml));
   }
-  refuse_control_letters(text, file);
+  reject_control_characters(text, file);
   std::vector<YamlEntry> entries;
   std::string section;
   int number = 0;

@@ -19,7 +19,7 @@
 
 namespace concord {
 
-// A data set of LLaMA-Factory's, instead of a path (trainer/data/dataset_info.h).
+// A data set of LLaMA-Factory's, instead of a path (trainer/data/text/dataset_info.h).
 struct DatasetArguments {
   std::string name;  // dataset; empty: none
   std::string dir = "data";
@@ -58,7 +58,7 @@ struct FinetuningArguments {
 // What is learnt: the tokens that follow, or which of two completions is preferred (docs/preferences.md).
 struct PreferenceArguments {
   std::string stage = "sft";     // pt and sft: tokens, by the data; dpo: preferences; rm: a reward model
-  std::string loss = "sigmoid";  // pref_loss, see trainer/preference_loss.h
+  std::string loss = "sigmoid";  // pref_loss, see trainer/objective/preference_loss.h
   double beta = 0.1;             // pref_beta
   double ftx = 0;                // pref_ftx
   double label_smoothing = 0;    // dpo_label_smoothing
@@ -70,8 +70,10 @@ struct PreferenceArguments {
   double center_rewards_coefficient = 0;
 
   bool learns_pairs() const { return stage == "dpo" || stage == "rm"; }
-  bool is_of_means() const { return loss == "orpo" || loss == "simpo"; }  // of log-probabilities, not of their sums
-  bool uses_reference() const { return stage == "dpo" && !reference_free && !is_of_means(); }
+  bool uses_average_logps() const {
+    return loss == "orpo" || loss == "simpo";
+  }  // of log-probabilities, not of their sums
+  bool uses_reference() const { return stage == "dpo" && !reference_free && !uses_average_logps(); }
   bool operator==(const PreferenceArguments&) const = default;
 };
 
@@ -113,7 +115,7 @@ struct PrecisionArguments {
 struct PipelineArguments {
   std::string schedule = "auto";  // auto: 1f1b, or interleaved with virtual stages
   std::string layout;             // pipeline_model_parallel_layout; empty: as |deal| says
-  LayerDeal deal;                 // sizes and placement are the schedule's
+  LayerAssignment deal;           // sizes and placement are the schedule's
   ExecutorOptions executor;
   bool replay_steps = true;
   bool operator==(const PipelineArguments&) const = default;

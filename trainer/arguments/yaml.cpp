@@ -7,8 +7,8 @@
 
 #include <sstream>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 
 namespace concord {
 namespace {
@@ -123,7 +123,7 @@ void refuse_tabs(std::string_view text, const std::string& file) {
 
 }  // namespace
 
-void refuse_control_letters(std::string_view text, const std::string& file) {
+void reject_control_characters(std::string_view text, const std::string& file) {
   int line = 1;
   for (const char letter : text) {
     if (letter == '\n') ++line;
@@ -136,11 +136,11 @@ void refuse_control_letters(std::string_view text, const std::string& file) {
 }
 
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file) {
-  if (text.size() > kLongestYaml) {
+  if (text.size() > kMaxYaml) {
     throw ConfigError(
-        fmt::format("{}: file has {} bytes; the limit for a configuration is {}", file, text.size(), kLongestYaml));
+        fmt::format("{}: file has {} bytes; the limit for a configuration is {}", file, text.size(), kMaxYaml));
   }
-  refuse_control_letters(text, file);
+  reject_control_characters(text, file);
   refuse_tabs(text, file);
   std::istringstream stream{std::string(text)};
   EntryReader reader(file);

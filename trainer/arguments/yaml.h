@@ -24,10 +24,10 @@ struct YamlEntry {
   int line = 0;  // from 1
 };
 
-inline constexpr size_t kLongestYaml = 1 << 20;
+inline constexpr size_t kMaxYaml = 1 << 20;
 
 // Throws ConfigError, "file:line: ...", for the first control character, which a terminal would interpret.
-void refuse_control_letters(std::string_view text, const std::string& file);
+void reject_control_characters(std::string_view text, const std::string& file);
 
 // Throws ConfigError, "file:line: ...", for the first thing that cannot be read.
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file);

@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "trainer/arguments/arguments.h"
 
 namespace concord {
@@ -79,7 +79,7 @@ TEST(ArgumentYaml, DeepNestingAndLengthCostNothing) {
   std::string nested;
   for (int i = 0; i < 2000; ++i) nested += std::string(static_cast<size_t>(i % 200), ' ') + "a:\n";
   EXPECT_THAT(error_of(nested), HasSubstr("f.yaml"));
-  EXPECT_THAT(error_of(std::string(kLongestYaml + 1, '#')), HasSubstr("the limit"));
+  EXPECT_THAT(error_of(std::string(kMaxYaml + 1, '#')), HasSubstr("the limit"));
 }
 
 // Whatever stands in a file, it is read or refused with ConfigError.

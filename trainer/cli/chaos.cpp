@@ -15,12 +15,12 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "core/config_error.h"
-#include "core/launch/failure_report.h"
-#include "core/launch/process_start.h"
-#include "core/launch/signal_queue.h"
-#include "core/recovery_log.h"
-#include "core/run_lock.h"
+#include "core/base/config_error.h"
+#include "core/base/files/run_lock.h"
+#include "core/base/recovery_log.h"
+#include "core/launch/processes/process_start.h"
+#include "core/launch/processes/signal_queue.h"
+#include "core/launch/watch/failure_report.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/chaos_report.h"
 

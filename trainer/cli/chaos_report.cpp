@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "core/config_error.h"
-#include "core/parse_json.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/parse_json.h"
+#include "core/base/quoted.h"
 
 namespace concord {
 namespace {

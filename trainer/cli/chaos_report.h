@@ -1,4 +1,5 @@
-// What became of the faults of a job (trainer/faults.h), from its recovery log (core/recovery_log.h). Pure functions.
+// What became of the faults of a job (trainer/health/faults.h), from its recovery log (core/base/recovery_log.h). Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/faults.h"
+#include "trainer/health/faults.h"
 
 namespace concord {
 

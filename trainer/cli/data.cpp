@@ -7,13 +7,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
-#include "core/output_check.h"
-#include "trainer/data/build.h"
-#include "trainer/data/output_file.h"
-#include "trainer/data/progress_printer.h"
-#include "trainer/data/records.h"
-#include "trainer/data/synthetic.h"
+#include "core/base/config_error.h"
+#include "core/base/files/output_check.h"
+#include "trainer/data/build/build.h"
+#include "trainer/data/build/output_file.h"
+#include "trainer/data/build/progress_printer.h"
+#include "trainer/data/build/synthetic.h"
+#include "trainer/data/text/records.h"
 
 namespace concord {
 namespace {

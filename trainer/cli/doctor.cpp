@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "core/bytes_text.h"
+#include "core/base/bytes_text.h"
 #include "trainer/cli/platforms.h"
 #include "trainer/program_path.h"
 

@@ -9,14 +9,14 @@
 #include <string>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/input_file.h"
-#include "core/models/adapter_config.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
 #include "trainer/cli/rank_command.h"
-#include "trainer/data/tokenizer_process.h"
-#include "trainer/generate_arguments.h"
-#include "trainer/prompts.h"
+#include "trainer/data/text/tokenizer_process.h"
+#include "trainer/generation/generate_arguments.h"
+#include "trainer/generation/prompts.h"
 #include "trainer/torch_module/loader.h"
 
 namespace concord {

@@ -7,12 +7,12 @@
 #include <filesystem>
 #include <memory>
 
-#include "core/config_error.h"
-#include "core/launch/job_state.h"
+#include "core/base/config_error.h"
+#include "core/base/files/run_lock.h"
+#include "core/launch/job/job_state.h"
 #include "core/launch/launcher.h"
-#include "core/run_lock.h"
 #include "trainer/arguments/arguments.h"
-#include "trainer/output_folder.h"
+#include "trainer/checkpoint/output_folder.h"
 
 namespace concord {
 namespace {

@@ -13,7 +13,7 @@
 #include <iterator>
 #include <set>
 
-#include "core/run_lock.h"
+#include "core/base/files/run_lock.h"
 #include "tests/processes/ended_process.h"
 #include "tests/temporary_folder.h"
 #include "trainer/arguments/table.h"

@@ -14,10 +14,10 @@
 #include <optional>
 #include <thread>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/heartbeat.h"
+#include "core/base/stable_hash.h"
 #include "core/mesh/job_environment.h"
-#include "core/pulse.h"
-#include "core/stable_hash.h"
 
 namespace concord {
 namespace {
@@ -62,7 +62,7 @@ bool will_be_restarted() {
 
 void print_error(const std::string& text) {
   const std::optional<JobEnvironment> job = job_of_several();
-  if (job) Pulse(job->local_rank).enter(RankPhase::ending);  // what follows is not a hang
+  if (job) Heartbeat(job->local_rank).enter(RankPhase::ending);  // what follows is not a hang
   if (job && !is_first_to_say(text, *job)) {
     std::this_thread::sleep_for(will_be_restarted() ? kOthersStayBeforeRestart : kOthersStay);
     return;

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/config_error.h"
-#include "core/input_file.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/files/output_check.h"
 #include "core/mesh/job_environment.h"
-#include "core/models/adapter_config.h"
+#include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
-#include "core/output_check.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/torch_module/loader.h"
 

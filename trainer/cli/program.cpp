@@ -14,30 +14,30 @@
 #include <string>
 #include <vector>
 
-#include "core/config_error.h"
-#include "core/launch/restart_policy.h"
+#include "core/base/config_error.h"
+#include "core/base/nearest_name.h"
+#include "core/base/quoted.h"
+#include "core/base/resources.h"
+#include "core/launch/job/restart_policy.h"
 #include "core/mesh/bad_device.h"
-#include "core/nearest_name.h"
-#include "core/quoted.h"
-#include "core/resources.h"
 #include "platform/loader/error.h"
-#include "trainer/cli/chaos.h"       // concord chaos: trains under faults and compares
-#include "trainer/cli/checkpoint.h"  // concord checkpoint: lists, describes, verifies and compares them
-#include "trainer/cli/conform.h"     // concord conform: checks a plugin against the contract
-#include "trainer/cli/convert.h"     // concord convert: weights in another type or in other files
-#include "trainer/cli/data.h"        // concord data: builds training data files
-#include "trainer/cli/diff.h"        // concord diff: compares two dumps or folders, tensor by tensor
-#include "trainer/cli/doctor.h"      // concord doctor: checks this machine
-#include "trainer/cli/launch.h"      // concord launch: starts the processes of a job
-#include "trainer/cli/lr.h"          // concord lr: prints and plots the learning rates of a run
-#include "trainer/cli/merge.h"       // concord merge: an adapter added to its base model
-#include "trainer/cli/plan.h"        // concord plan: the groups of a layout
-#include "trainer/cli/platforms.h"   // concord platforms: the plugins found and the one chosen
+#include "trainer/cli/chaos.h"             // concord chaos: trains under faults and compares
+#include "trainer/cli/conform.h"           // concord conform: checks a plugin against the contract
+#include "trainer/cli/data.h"              // concord data: builds training data files
+#include "trainer/cli/doctor.h"            // concord doctor: checks this machine
+#include "trainer/cli/files/checkpoint.h"  // concord checkpoint: lists, describes, verifies and compares them
+#include "trainer/cli/files/convert.h"     // concord convert: weights in another type or in other files
+#include "trainer/cli/files/diff.h"        // concord diff: compares two dumps or folders, tensor by tensor
+#include "trainer/cli/files/merge.h"       // concord merge: an adapter added to its base model
+#include "trainer/cli/launch.h"            // concord launch: starts the processes of a job
+#include "trainer/cli/plans/lr.h"          // concord lr: prints and plots the learning rates of a run
+#include "trainer/cli/plans/plan.h"        // concord plan: the groups of a layout
+#include "trainer/cli/plans/schedule.h"    // concord schedule: prints, costs and draws a pipeline schedule
+#include "trainer/cli/platforms.h"         // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/print_error.h"
-#include "trainer/cli/report.h"    // concord report: compares runs
-#include "trainer/cli/schedule.h"  // concord schedule: prints, costs and draws a pipeline schedule
+#include "trainer/cli/report.h"  // concord report: compares runs
 #ifdef CONCORD_WITH_TORCH
-#include "core/launch/zygote_process.h"
+#include "core/launch/processes/zygote_process.h"
 #include "trainer/cli/generate.h"  // concord generate: text that a model writes; not available without libtorch
 #include "trainer/cli/probe.h"     // concord probe: a model's results on one batch; not available without libtorch
 #include "trainer/cli/train.h"     // concord train: trains a model; not available without libtorch

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/job_environment.h"
 

@@ -13,12 +13,12 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/config_error.h"
-#include "core/output_check.h"
+#include "core/base/config_error.h"
+#include "core/base/files/output_check.h"
 #include "trainer/cli/serve_report.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
-#include "trainer/report/page.h"
+#include "trainer/report/page/page.h"
 #include "trainer/report/progress.h"
 
 namespace concord {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "trainer/report/files.h"
 
 namespace concord {

@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <mutex>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "trainer/report/http_server.h"
-#include "trainer/report/page.h"
+#include "trainer/report/page/page.h"
 #include "trainer/report/progress.h"
 
 namespace concord {

@@ -7,17 +7,17 @@
 #include <cstdlib>
 #include <memory>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/base/files/run_lock.h"
 #include "core/launch/launcher.h"
-#include "core/launch/native_stacks.h"
-#include "core/launch/spare_process.h"
+#include "core/launch/processes/spare_process.h"
+#include "core/launch/watch/native_stacks.h"
 #include "core/mesh/job_environment.h"
-#include "core/run_lock.h"
 #include "trainer/arguments/arguments.h"
+#include "trainer/checkpoint/output_folder.h"
 #include "trainer/cli/rank_command.h"
-#include "trainer/fewer_ranks.h"
 #include "trainer/first_run.h"
-#include "trainer/output_folder.h"
+#include "trainer/health/elastic_layout.h"
 #include "trainer/plan.h"
 #include "trainer/stop_request.h"
 #include "trainer/torch_module/loader.h"
@@ -98,7 +98,7 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words, s
   options.rejoin_seconds = line.arguments.recovery.rejoin_timeout;
   options.leader_file = line.arguments.output.dir + "/" + kLeaderFile;
   if (line.arguments.recovery.allow_fewer_ranks) {
-    options.worlds = possible_worlds(line.arguments, world_of(line));
+    options.worlds = allowed_world_sizes(line.arguments, world_of(line));
     const int64_t tensor = line.arguments.job.tensor_model_parallel_size;
     if (line.nproc % tensor == 0) options.together = static_cast<int>(tensor);
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "trainer/data/batch_ramp.h"
-#include "trainer/data/dataset_info.h"
+#include "trainer/data/text/dataset_info.h"
 
 namespace concord {
 
@@ -16,10 +16,10 @@ enum class DataPart { train, valid, test };
 // The loader checks all of it when it is made and throws ConfigError with a sentence for what cannot be.
 struct DataArguments {
   // What to read. A Megatron prefix (PREFIX.bin and PREFIX.idx), a file ending in .jsonl, .txt or .safetensors, a table
-  // (trainer/data/records.h), or a folder or pattern of files.
+  // (trainer/data/text/records.h), or a folder or pattern of files.
   std::string path = {};
   std::optional<DatasetInfo> dataset = {};  // what the records of |path| are called; none: as parse_json_record has it
-  std::string cache = {};  // folder in which tokens of text are kept (trainer/data/token_cache.h); empty: not
+  std::string cache = {};  // folder in which tokens of text are kept (trainer/data/text/token_cache.h); empty: not
   std::vector<std::string> blend = {};         // several such sources instead, see trainer/data/blend.h
   std::vector<DatasetInfo> blended_sets = {};  // of each of them |dataset|; empty: none
   // Weights of training, validation and test data in what is read; empty: all of it is taken. |part| is the one taken.
@@ -27,7 +27,7 @@ struct DataArguments {
   DataPart part = DataPart::train;
 
   // What makes tokens of text: "byte", which is built in, or a HF tokenizer.json or its folder, which need Python
-  // (trainer/data/tokenizer.h). Empty: no tokenizer, and text is refused. Files of ids need none.
+  // (trainer/data/text/tokenizer.h). Empty: no tokenizer, and text is refused. Files of ids need none.
   std::string tokenizer = "byte";
   std::string chat_template = {};  // a Jinja file for conversations; empty: the tokenizer's own
 

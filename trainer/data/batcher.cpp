@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/config_error.h"
-#include "trainer/data/document_ends.h"
+#include "core/base/config_error.h"
+#include "trainer/data/text/document_ends.h"
 
 namespace concord {
 namespace {

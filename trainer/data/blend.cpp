@@ -9,17 +9,17 @@
 #include <numeric>
 #include <optional>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "trainer/data/numpy_sum.h"
 #include "trainer/data/sampler.h"
 
 namespace concord {
 namespace {
 
-constexpr double kSurplus = 0.005;      // Megatron's mid_level_dataset_surplus
-constexpr size_t kMostSources = 32766;  // as there
-constexpr int64_t kMostSamples = std::numeric_limits<uint32_t>::max();
+constexpr double kSurplus = 0.005;     // Megatron's mid_level_dataset_surplus
+constexpr size_t kMaxSources = 32766;  // as there
+constexpr int64_t kMaxSamples = std::numeric_limits<uint32_t>::max();
 
 std::optional<double> number_in(const std::string& text) {
   double number = 0;
@@ -53,7 +53,7 @@ std::vector<size_t> all_of(size_t count) {
 }
 
 void check_size(int64_t size) {
-  if (size <= kMostSamples) return;
+  if (size <= kMaxSamples) return;
   throw ConfigError(fmt::format("a blend of {} samples exceeds the limit of 2^32 - 1; use fewer steps", size));
 }
 
@@ -122,8 +122,8 @@ class BlendedSource : public SampleSource {
 Blend parse_blend(const std::vector<std::string>& list) {
   Blend blend;
   const bool has_weights = list.size() % 2 == 0 && !list.empty() && number_in(list.front()).has_value();
-  if (list.size() / (has_weights ? 2 : 1) > kMostSources) {
-    throw ConfigError(fmt::format("a blend has {} entries; the most are {} sources", list.size(), kMostSources));
+  if (list.size() / (has_weights ? 2 : 1) > kMaxSources) {
+    throw ConfigError(fmt::format("a blend has {} entries; the most are {} sources", list.size(), kMaxSources));
   }
   if (!has_weights) {
     for (const std::string& each : list) {

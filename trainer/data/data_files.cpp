@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "core/config_error.h"
-#include "trainer/data/records.h"
+#include "core/base/config_error.h"
+#include "trainer/data/text/records.h"
 
 namespace concord {
 namespace {

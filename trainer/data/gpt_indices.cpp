@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "trainer/data/numpy_shuffle.h"
 
 namespace concord {

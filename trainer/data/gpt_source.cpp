@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 

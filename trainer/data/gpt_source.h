@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/documents.h"
 #include "trainer/data/gpt_indices.h"
 #include "trainer/data/sample_source.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/text/documents.h"
+#include "trainer/data/text/tokenizer.h"
 
 namespace concord {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

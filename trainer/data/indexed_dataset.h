@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/documents.h"
+#include "trainer/data/build/output_file.h"
 #include "trainer/data/mapped_file.h"
-#include "trainer/data/output_file.h"
+#include "trainer/data/text/documents.h"
 
 namespace concord {
 

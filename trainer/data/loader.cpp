@@ -9,8 +9,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/stable_hash.h"
+#include "core/base/config_error.h"
+#include "core/base/stable_hash.h"
 #include "platform/base/thread_safety.hpp"
 #include "trainer/data/batcher.h"
 

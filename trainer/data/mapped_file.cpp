@@ -7,8 +7,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/config_error.h"
-#include "core/input_file.h"
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
 
 namespace concord {
 

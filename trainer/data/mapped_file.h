@@ -1,5 +1,5 @@
 // A file mapped for reading. It must not become shorter while it is open: accessing the missing part ends the process,
-// with the file's name (core/mapping_watch.h). Concord's own writers never change a file in place.
+// with the file's name (core/base/files/mapping_watch.h). Concord's own writers never change a file in place.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/mapping_watch.h"
+#include "core/base/files/mapping_watch.h"
 
 namespace concord {
 

@@ -8,7 +8,7 @@
 #include <set>
 #include <utility>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord {
 namespace {

@@ -6,15 +6,15 @@
 #include <bit>
 #include <limits>
 
-#include "core/config_error.h"
-#include "trainer/data/content_hash.h"
+#include "core/base/config_error.h"
+#include "trainer/data/build/content_hash.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {
 namespace {
 
 // The first label has no token before it that could predict it.
-bool has_label(const AlignedTokens& tokens, size_t begin, size_t end) {
+bool has_label(const TokensAndLabels& tokens, size_t begin, size_t end) {
   return std::any_of(tokens.labels.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
                      tokens.labels.begin() + static_cast<std::ptrdiff_t>(end),
                      [](int64_t label) { return label != kIgnoredToken; });
@@ -37,7 +37,7 @@ RowSource::RowSource(std::string file, const DataArguments& arguments)
   }
 }
 
-void RowSource::add(const AlignedTokens& tokens, const std::string& place) {
+void RowSource::add(const TokensAndLabels& tokens, const std::string& place) {
   const bool is_long = cutoff_len_ > 0 && std::ssize(tokens.ids) > cutoff_len_;
   if (is_long && truncation_ == "split") return add_pieces(tokens, place);
   const std::optional<Part> part = kept_of(tokens, place);
@@ -63,7 +63,7 @@ void RowSource::add(const PairReader::Pair& pair, const std::string& place) {
   margins_.push_back(margin);
 }
 
-std::optional<RowSource::Part> RowSource::kept_of(const AlignedTokens& tokens, const std::string& place) const {
+std::optional<RowSource::Part> RowSource::kept_of(const TokensAndLabels& tokens, const std::string& place) const {
   const size_t count = tokens.ids.size();
   if (count == 0) throw ConfigError(fmt::format("{}, {}: the sample has no tokens", file_, place));
   const auto most = static_cast<size_t>(cutoff_len_);
@@ -74,7 +74,7 @@ std::optional<RowSource::Part> RowSource::kept_of(const AlignedTokens& tokens, c
 }
 
 // A piece begins with the last token of the one before, so that no label is lost.
-void RowSource::add_pieces(const AlignedTokens& tokens, const std::string& place) {
+void RowSource::add_pieces(const TokensAndLabels& tokens, const std::string& place) {
   const size_t count = tokens.ids.size(), most = static_cast<size_t>(cutoff_len_);
   const int64_t before = size();
   for (size_t begin = 0; begin + 1 < count; begin += most - 1) {
@@ -89,7 +89,7 @@ void RowSource::add_pieces(const AlignedTokens& tokens, const std::string& place
   pieces_ += size() - before;
 }
 
-void RowSource::append(const AlignedTokens& tokens, const Part& part, const std::string& place) {
+void RowSource::append(const TokensAndLabels& tokens, const Part& part, const std::string& place) {
   const auto [begin, end] = part;
   const auto count = static_cast<int64_t>(end - begin);
   if (longest_ > 0 && count > longest_) {

@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/data/pair_reader.h"
 #include "trainer/data/sample_source.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/text/pair_reader.h"
+#include "trainer/data/text/tokenizer.h"
 
 namespace concord {
 
@@ -19,7 +19,7 @@ class RowSource : public SampleSource {
   RowSource(std::string file, const DataArguments& arguments);
   // |place| ("line 7") is for messages. Cuts rows as cutoff_len and truncation say; a row (or piece) with nothing left
   // to learn is dropped. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
-  void add(const AlignedTokens& tokens, const std::string& place);
+  void add(const TokensAndLabels& tokens, const std::string& place);
   // Two rows; both are dropped where one is.
   void add(const PairReader::Pair& pair, const std::string& place);
   // Throws ConfigError if there is no sample.
@@ -37,9 +37,9 @@ class RowSource : public SampleSource {
     size_t begin, end;
   };
   // What is left of a row; nothing: it is dropped.
-  std::optional<Part> kept_of(const AlignedTokens& tokens, const std::string& place) const;
-  void add_pieces(const AlignedTokens& tokens, const std::string& place);
-  void append(const AlignedTokens& tokens, const Part& part, const std::string& place);
+  std::optional<Part> kept_of(const TokensAndLabels& tokens, const std::string& place) const;
+  void add_pieces(const TokensAndLabels& tokens, const std::string& place);
+  void append(const TokensAndLabels& tokens, const Part& part, const std::string& place);
 
   std::string file_;
   int64_t group_;  // rows of a sample

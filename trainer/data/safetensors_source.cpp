@@ -3,8 +3,8 @@
 #include <cstring>
 #include <limits>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "core/safetensors/reader.h"
 #include "trainer/data/row_source.h"
 #include "trainer/data/split.h"
@@ -60,7 +60,7 @@ std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments) {
   }
   const size_t columns = static_cast<size_t>(ids.shape.back()), rows = static_cast<size_t>(ids.elements()) / columns;
   auto source = std::make_unique<RowSource>(arguments.path, arguments);
-  AlignedTokens tokens;
+  TokensAndLabels tokens;
   for (size_t row = 0; row < rows; ++row) {
     copy_row(file, ids, row, columns, &tokens.ids);
     copy_row(file, labels, row, columns, &tokens.labels);

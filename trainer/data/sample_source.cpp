@@ -6,20 +6,20 @@
 #include <filesystem>
 #include <optional>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "trainer/data/blend.h"
-#include "trainer/data/content_hash.h"
+#include "trainer/data/build/content_hash.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/gpt_source.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/mapped_file.h"
-#include "trainer/data/pair_reader.h"
-#include "trainer/data/records.h"
 #include "trainer/data/row_source.h"
 #include "trainer/data/split.h"
-#include "trainer/data/text_reader.h"
-#include "trainer/data/token_cache.h"
-#include "trainer/data/tokenizer.h"
+#include "trainer/data/text/pair_reader.h"
+#include "trainer/data/text/records.h"
+#include "trainer/data/text/text_reader.h"
+#include "trainer/data/text/token_cache.h"
+#include "trainer/data/text/tokenizer.h"
 
 namespace concord {
 namespace {
@@ -107,7 +107,7 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
   auto rows = std::make_unique<RowSource>(arguments.path, arguments);
   std::optional<BatchedSamples> samples;
   const auto line_of = [](int64_t number) { return fmt::format("line {}", number); };
-  const auto add_row = [&](const AlignedTokens& tokens, int64_t number) { rows->add(tokens, line_of(number)); };
+  const auto add_row = [&](const TokensAndLabels& tokens, int64_t number) { rows->add(tokens, line_of(number)); };
   const auto refuse = [&](int64_t number, const std::string& why) {
     throw ConfigError(fmt::format("{}, {}: {}", arguments.path, line_of(number), why));
   };

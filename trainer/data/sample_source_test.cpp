@@ -6,11 +6,11 @@
 #include <cstring>
 #include <numeric>
 
-#include "trainer/data/documents.h"
 #include "trainer/data/indexed_dataset.h"
 #include "trainer/data/testing/folder.h"
+#include "trainer/data/text/documents.h"
+#include "trainer/data/text/tokenizer.h"
 #include "trainer/data/token_batch.h"
-#include "trainer/data/tokenizer.h"
 
 namespace concord {
 namespace {

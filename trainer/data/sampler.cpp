@@ -7,7 +7,7 @@ namespace concord {
 namespace {
 
 constexpr int kRounds = 8;
-constexpr int kLeastHalfBits = 4;  // fewer bits give too few permutations; small sizes then take a few more iterations
+constexpr int kMinHalfBits = 4;  // fewer bits give too few permutations; small sizes then take a few more iterations
 
 // The finalizer of SplitMix64.
 uint64_t mixed(uint64_t value) {
@@ -21,7 +21,7 @@ uint64_t mixed(uint64_t value) {
 SampleOrder::SampleOrder(int64_t seed, int64_t epoch, int64_t size, bool shuffle) : size_(size), shuffle_(shuffle) {
   key_ = mixed(mixed(static_cast<uint64_t>(seed) + 0x9e3779b97f4a7c15) + static_cast<uint64_t>(epoch));
   const int bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(std::max<int64_t>(size, 1) - 1)));
-  half_bits_ = std::max(kLeastHalfBits, (bits + 1) / 2);
+  half_bits_ = std::max(kMinHalfBits, (bits + 1) / 2);
 }
 
 uint64_t SampleOrder::permute(uint64_t value) const {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "trainer/data/arguments.h"
-#include "trainer/data/documents.h"
 #include "trainer/data/sample_source.h"
+#include "trainer/data/text/documents.h"
 
 namespace concord {
 

@@ -8,8 +8,8 @@
 #include <limits>
 #include <string_view>
 
-#include "core/config_error.h"
-#include "trainer/report/page.h"
+#include "core/base/config_error.h"
+#include "trainer/report/page/page.h"
 
 namespace concord {
 namespace {

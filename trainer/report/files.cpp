@@ -11,13 +11,13 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "core/input_file.h"
-#include "core/new_file.h"
+#include "core/base/files/input_file.h"
+#include "core/base/files/new_file.h"
 
 namespace concord {
 namespace {
 
-constexpr uint64_t kMostBytes = uint64_t{4} << 30;
+constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
 
 [[noreturn]] void fail(const std::string& path, std::string_view what, int error) {
   throw std::runtime_error(fmt::format("{}: {}: {}", path, what, std::strerror(error)));
@@ -76,7 +76,7 @@ void replace_file(const std::string& path, std::string_view text) {
 
 std::string read_if_there(const std::string& path) {
   if (!is_there(path)) return "";
-  return InputFile(path).read(kMostBytes, "a file of metrics");
+  return InputFile(path).read(kMaxBytes, "a file of metrics");
 }
 
 LineReader::LineReader(std::string path, size_t longest) : path_(std::move(path)), longest_(longest) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/input_file.h"
+#include "core/base/files/input_file.h"
 #include "platform/base/unique_fd.hpp"
 
 namespace concord {
@@ -41,9 +41,9 @@ std::string read_if_there(const std::string& path);
 // Reads a file line by line, in pieces: it holds at most the longest line and one piece. Threads: one at a time.
 class LineReader {
  public:
-  static constexpr size_t kLongestLine = size_t{256} << 20;  // a table of a million ranks has 40 MB
+  static constexpr size_t kMaxLine = size_t{256} << 20;  // a table of a million ranks has 40 MB
 
-  explicit LineReader(std::string path, size_t longest = kLongestLine);  // no line if there is no such file
+  explicit LineReader(std::string path, size_t longest = kMaxLine);  // no line if there is no such file
 
   // The next line, without its end; none after the last whole line: a line without its end is not returned. Valid until
   // the next call. Throws std::runtime_error if the file cannot be read or a line is too long.

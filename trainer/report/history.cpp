@@ -7,8 +7,8 @@
 #include <limits>
 #include <stdexcept>
 
-#include "core/parse_json.h"
-#include "core/quoted.h"
+#include "core/base/parse_json.h"
+#include "core/base/quoted.h"
 #include "trainer/report/files.h"
 
 namespace concord {

@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/config_error.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/quoted.h"
 #include "platform/base/unique_fd.hpp"
 
 namespace concord {
@@ -27,8 +27,8 @@ namespace {
 
 using HttpClock = std::chrono::steady_clock;
 
-constexpr size_t kLongestRequest = 8192;
-constexpr size_t kMostConnections = 32;  // a further one takes the place of the oldest that has not asked yet
+constexpr size_t kMaxRequest = 8192;
+constexpr size_t kMaxConnections = 32;  // a further one takes the place of the oldest that has not asked yet
 constexpr auto kConnectionTime = std::chrono::seconds(10);  // for the request and the answer together
 constexpr auto kPause = std::chrono::milliseconds(100);     // after a connection could not be accepted
 constexpr std::string_view kEndOfRequest = "\r\n\r\n";
@@ -190,7 +190,7 @@ class HttpServer::Loop {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     const HttpClock::time_point now = HttpClock::now();
     if (socket) {
-      if (connections_.size() >= kMostConnections) drop_one();
+      if (connections_.size() >= kMaxConnections) drop_one();
       connections_.push_back({.socket = std::move(socket), .end = now + kConnectionTime});
     } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
       paused_until_ = now + kPause;  // no more files can be opened: it would be asked for again at once
@@ -226,7 +226,7 @@ class HttpServer::Loop {
     const size_t end = it.input.find(kEndOfRequest);
     if (end != std::string::npos) {
       it.output = http_answer(std::string_view(it.input).substr(0, end + kEndOfRequest.size()), only_local_, handler_);
-    } else if (it.input.size() > kLongestRequest) {
+    } else if (it.input.size() > kMaxRequest) {
       it.output = response_text({.status = 431, .body = "the request is too long\n"}, true);
     }
     return true;

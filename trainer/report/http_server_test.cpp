@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "platform/base/unique_fd.hpp"
 
 namespace concord {

@@ -12,14 +12,14 @@
 #include <string_view>
 #include <vector>
 
-#include "core/bytes_text.h"
+#include "core/base/bytes_text.h"
 
 namespace concord {
 namespace {
 
 constexpr int64_t kColumnsUnknown = 80;
 constexpr int64_t kShortestBar = 8;
-constexpr int64_t kLongestBar = 30;
+constexpr int64_t kMaxBar = 30;
 constexpr double kRedrawSeconds = 0.1;
 
 struct Field {
@@ -81,7 +81,7 @@ std::string joined(const std::vector<Field>& fields) {
 std::string bar_text(const Progress& progress, int64_t room) {
   const double done =
       std::clamp(static_cast<double>(progress.step) / static_cast<double>(progress.max_steps), 0.0, 1.0);
-  const int64_t cells = std::min(room - 2, kLongestBar);
+  const int64_t cells = std::min(room - 2, kMaxBar);
   const auto filled = static_cast<int64_t>(std::floor(done * static_cast<double>(cells)));
   return fmt::format("[{}{}]", std::string(static_cast<size_t>(filled), '='),
                      std::string(static_cast<size_t>(cells - filled), ' '));

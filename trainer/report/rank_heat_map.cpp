@@ -8,9 +8,9 @@
 namespace concord {
 namespace {
 
-// At most about kMostHeatColumns: only tables of the same ranks can be put together.
+// At most about kMaxHeatColumns: only tables of the same ranks can be put together.
 std::vector<RankTable> heat_columns(const std::vector<RankTable>& tables) {
-  const size_t stretch = (tables.size() + kMostHeatColumns - 1) / kMostHeatColumns;
+  const size_t stretch = (tables.size() + kMaxHeatColumns - 1) / kMaxHeatColumns;
   std::vector<RankTable> columns;
   size_t in_last = stretch;
   for (const RankTable& table : tables) {
@@ -36,7 +36,7 @@ std::vector<int64_t> heat_rows(const std::vector<std::vector<double>>& relative,
   std::stable_sort(ranks.begin(), ranks.end(), [&](int64_t a, int64_t b) {
     return slowest[static_cast<size_t>(a)] > slowest[static_cast<size_t>(b)];
   });
-  ranks.resize(std::min(world, kMostHeatRows));
+  ranks.resize(std::min(world, kMaxHeatRows));
   std::sort(ranks.begin(), ranks.end());
   return ranks;
 }

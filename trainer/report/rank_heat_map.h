@@ -11,8 +11,8 @@ namespace concord {
 
 // More than these cannot be told apart on a screen. Of more columns, neighbours are put together; of more ranks, those
 // stay that were slowest compared with their peers in some column.
-inline constexpr size_t kMostHeatColumns = 120;
-inline constexpr size_t kMostHeatRows = 64;
+inline constexpr size_t kMaxHeatColumns = 120;
+inline constexpr size_t kMaxHeatRows = 64;
 
 struct RankHeatMap {
   struct Column {

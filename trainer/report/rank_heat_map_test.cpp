@@ -45,8 +45,8 @@ TEST(RankHeatMap, OfALongRunCoversEveryStepOnce) {
   std::vector<RankTable> tables;
   for (int64_t i = 1; i <= 1001; ++i) tables.push_back(heat_table(10 * i, 2, 9));
   const RankHeatMap map = rank_heat_map(tables);
-  EXPECT_LE(map.columns.size(), kMostHeatColumns);
-  EXPECT_GT(map.columns.size(), kMostHeatColumns / 2);
+  EXPECT_LE(map.columns.size(), kMaxHeatColumns);
+  EXPECT_GT(map.columns.size(), kMaxHeatColumns / 2);
   int64_t next = 1;
   for (const RankHeatMap::Column& column : map.columns) {
     EXPECT_EQ(column.first_step, next);
@@ -57,11 +57,11 @@ TEST(RankHeatMap, OfALongRunCoversEveryStepOnce) {
 
 TEST(RankHeatMap, OfManyRanksKeepsThoseThatWereSlowAtSomeTime) {
   const RankHeatMap map = rank_heat_map({heat_table(10, 1000, 999), heat_table(20, 1000, 500)});
-  EXPECT_EQ(map.ranks.size(), kMostHeatRows);
+  EXPECT_EQ(map.ranks.size(), kMaxHeatRows);
   EXPECT_EQ(map.world, 1000);
   EXPECT_TRUE(std::is_sorted(map.ranks.begin(), map.ranks.end()));
   EXPECT_EQ(map.ranks.back(), 999);
-  EXPECT_EQ(map.ranks[kMostHeatRows - 2], 500);
+  EXPECT_EQ(map.ranks[kMaxHeatRows - 2], 500);
   EXPECT_EQ(map.ranks.front(), 0);
 }
 

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <filesystem>
 
-#include "core/quoted.h"
+#include "core/base/quoted.h"
 #include "trainer/report/files.h"
-#include "trainer/report/page.h"
+#include "trainer/report/page/page.h"
 #include "trainer/report/summary.h"
 #include "trainer/report/tensorboard.h"
 #include "trainer/report/tracker.h"

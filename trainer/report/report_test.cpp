@@ -185,7 +185,7 @@ size_t allocated_bytes() {
 
 // Rank 0 must not grow by more than 20 kB per 1,000 steps (tests/soak), which is 20 bytes per row if each is logged.
 TEST_F(ReportTest, ARowTakesNoMemoryOnceItIsWritten) {
-  constexpr int64_t kRows = 400, kMostBytesPerRow = 20;
+  constexpr int64_t kRows = 400, kMaxBytesPerRow = 20;
   RunDescription run = description();
   run.progress = ProgressMode::none;
   run.max_steps = 2 * kRows;
@@ -204,7 +204,7 @@ TEST_F(ReportTest, ARowTakesNoMemoryOnceItIsWritten) {
   log_rows(1, kRows);
   const size_t before = allocated_bytes();
   log_rows(kRows, 2 * kRows);
-  EXPECT_LE(allocated_bytes(), before + kRows * kMostBytesPerRow);
+  EXPECT_LE(allocated_bytes(), before + kRows * kMaxBytesPerRow);
 }
 
 TEST_F(ReportTest, ANewRunInTheSameFolderStartsEmpty) {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/bytes_text.h"
+#include "core/base/bytes_text.h"
 #include "trainer/report/progress.h"
 
 namespace concord {

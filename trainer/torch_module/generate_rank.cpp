@@ -9,11 +9,11 @@
 #include <optional>
 #include <string>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 #include "core/mesh/initialize.h"
 #include "core/models/parameter_plan.h"
-#include "trainer/generate.h"
-#include "trainer/prompts.h"
+#include "trainer/generation/generate.h"
+#include "trainer/generation/prompts.h"
 #include "trainer/torch_module/dtype_named.h"
 #include "trainer/torch_module/terminal.h"
 
@@ -58,7 +58,7 @@ class Stream {
     }
   }
 
-  TextStream text_;
+  IncrementalDetokenizer text_;
   int terminal_;
 };
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "trainer/generate_arguments.h"
+#include "trainer/generation/generate_arguments.h"
 
 namespace concord {
 

@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
+#include "core/checkpoint/tensor_files.h"
 #include "core/mesh/initialize.h"
 #include "core/models/parameter_plan.h"
-#include "core/models/tensor_files.h"
 #include "core/models/token_slices.h"
 #include "trainer/probe.h"
 #include "trainer/torch_module/dtype_named.h"

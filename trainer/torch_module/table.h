@@ -15,7 +15,7 @@
 #include <cstdint>
 
 #include "trainer/arguments/arguments.h"
-#include "trainer/generate_arguments.h"
+#include "trainer/generation/generate_arguments.h"
 #include "trainer/probe_arguments.h"
 
 namespace concord {

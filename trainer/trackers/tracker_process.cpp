@@ -11,9 +11,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "core/config_error.h"
-#include "core/parse_json.h"
-#include "core/quoted.h"
+#include "core/base/config_error.h"
+#include "core/base/parse_json.h"
+#include "core/base/quoted.h"
 #include "trainer/report/report.h"
 
 namespace concord {
@@ -25,9 +25,9 @@ constexpr const char* kTrackerScript =
 #include "tracker_script.inc"
     ;
 
-constexpr size_t kMostWaiting = size_t{16} << 20;
-constexpr size_t kLongestLine = 1 << 16;
-constexpr size_t kLongestNote = 600;
+constexpr size_t kMaxWaiting = size_t{16} << 20;
+constexpr size_t kMaxLine = 1 << 16;
+constexpr size_t kMaxNote = 600;
 constexpr auto kStartTime = std::chrono::seconds(120);
 constexpr auto kFinishTime = std::chrono::seconds(60);
 
@@ -88,7 +88,7 @@ void TrackerProcess::log(const TrackedValues& logged) {
 }
 
 void TrackerProcess::send_line(std::string line, int64_t values) {
-  if (!to_ || waiting_.size() + line.size() > kMostWaiting) {
+  if (!to_ || waiting_.size() + line.size() > kMaxWaiting) {
     dropped_ += values;
     return;
   }
@@ -126,7 +126,7 @@ void TrackerProcess::receive() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) break;
     if (got > 0) received_.append(bytes, static_cast<size_t>(got));
-    if (got <= 0 || received_.size() > kLongestLine) {
+    if (got <= 0 || received_.size() > kMaxLine) {
       from_.reset();
       break;
     }
@@ -142,7 +142,7 @@ void TrackerProcess::parse_line(const std::string& line) {
   const ordered_json message = json_or_discarded<ordered_json>(line);
   if (!message.is_object()) return end_early("it does not speak as expected");
   const auto text_of = [](const ordered_json& value) {
-    return value.is_string() ? one_line(value.get<std::string>(), kLongestNote) : std::string();
+    return value.is_string() ? one_line(value.get<std::string>(), kMaxNote) : std::string();
   };
   if (message.contains("ready")) is_ready_ = true;
   if (message.contains("error")) refusal_ = text_of(message["error"]);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/python_process.h"
+#include "trainer/data/text/python_process.h"
 #include "trainer/report/tracker.h"
 
 namespace concord {

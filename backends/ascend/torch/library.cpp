@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 constexpr const char* kLibrary = "libtorch_npu.so";
 constexpr const char* kOperators = "libconcordtorch_ascend_ops.so";
 // c10::Stream::native_handle, by which streams are passed on, works on torch_npu from here on.
-constexpr int kLeastMajor = 2, kLeastMinor = 13;
+constexpr int kMinMajor = 2, kMinMinor = 13;
 constexpr const char* kVersions =
     "Concord needs torch_npu 2.13 or later with a torch of the same version (torch_npu 2.13.0 for torch 2.13.0), on "
     "the "
@@ -55,7 +55,7 @@ std::string version_of(const fs::path& package) {
 bool is_too_old(const std::string& version) {
   int major = 0, minor = 0;
   if (std::sscanf(version.c_str(), "%d.%d", &major, &minor) != 2) return false;  // unknown: the linker will tell
-  return major < kLeastMajor || (major == kLeastMajor && minor < kLeastMinor);
+  return major < kMinMajor || (major == kMinMajor && minor < kMinMinor);
 }
 
 void check_versions(const fs::path& torch) {

@@ -151,13 +151,13 @@ void read_deepseek_experts(const ConfigReader& read, ModelConfig& model, const D
   experts.intermediate_size = read.integer("moe_intermediate_size", kSizes, defaults.counts.moe_intermediate_size);
   experts.shared_intermediate_size = experts.intermediate_size * read.integer("n_shared_experts", {1, 1 << 10}, 1);
   experts.shared = "mlp.shared_experts.";
-  experts.sigmoid_scores = experts.wide_router = experts.wide_weights = true;
+  experts.sigmoid_scores = experts.fp32_router = experts.wide_weights = true;
   experts.bias = "mlp.gate.e_score_correction_bias";
   experts.norm_topk_prob = read.flag("norm_topk_prob", true);
   experts.routed_scaling_factor = read.positive("routed_scaling_factor", defaults.routed_scaling_factor);
   read_groups(read, defaults, experts);
   const char* further = read.has("num_mtp_layers") ? "num_mtp_layers" : "num_nextn_predict_layers";
-  model.further_layers = read.integer(further, {0, 64}, 1);
+  model.num_nextn_predict_layers = read.integer(further, {0, 64}, 1);
   const int64_t dense = read.integer("first_k_dense_replace", {0, int64_t{1} << 16}, defaults.first_k_dense_replace);
   for (int64_t i = 0; i < model.num_hidden_layers; ++i) experts.sparse[static_cast<size_t>(i)] = i >= dense;
 }

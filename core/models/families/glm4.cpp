@@ -7,7 +7,7 @@ namespace {
 void describe_glm4(const ConfigReader& read, ModelConfig& model) {
   model.qkv_bias = read.flag("attention_bias", true);
   model.rms_norm_eps = read.positive("rms_norm_eps", 1.5625e-7);
-  model.joined_gate_up = true;
+  model.fused_gate_up = true;
   model.interleaved_rope = true;
   model.norms = {.before_attention = "input_layernorm",
                  .after_attention = "post_self_attn_layernorm",

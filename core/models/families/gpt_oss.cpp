@@ -9,8 +9,8 @@ void read_gpt_oss_experts(const ConfigReader& read, ModelConfig& model) {
   read_expert_counts(read, model, {.num_experts = 128, .num_experts_per_tok = 4, .moe_intermediate_size = 0});
   ExpertConfig& experts = model.experts;
   experts.intermediate_size = model.intermediate_size;
-  experts.late_softmax = true;
-  experts.whole_stacks = true;
+  experts.softmax_after_topk = true;
+  experts.stacked_in_files = true;
   experts.router = "mlp.router.weight";
   experts.router_bias = "mlp.router.bias";
   experts.down = "mlp.experts.down_proj";

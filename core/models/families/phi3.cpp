@@ -9,7 +9,7 @@ namespace concord {
 namespace {
 
 void describe_phi3(const ConfigReader& read, ModelConfig& model) {
-  model.joined_qkv = model.joined_gate_up = true;
+  model.fused_qkv = model.fused_gate_up = true;
   model.rms_norm_eps = read.positive("rms_norm_eps", 1e-5);
   if (read.has("sliding_window")) {
     std::fill(model.windows.begin(), model.windows.end(), read.integer("sliding_window", kWindowRange));

@@ -10,8 +10,8 @@
 #include <cmath>
 #include <limits>
 
-#include "core/ops/attention.h"
-#include "core/ops/attention_parts.h"
+#include "core/ops/attention/attention.h"
+#include "core/ops/attention/attention_parts.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing {

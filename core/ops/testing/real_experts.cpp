@@ -11,7 +11,7 @@
 #include <limits>
 #include <numeric>
 
-#include "core/ops/moe_permute.h"
+#include "core/ops/moe/moe_permute.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing {

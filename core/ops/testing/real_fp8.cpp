@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "core/ops/fp8.h"
+#include "core/ops/precision/fp8.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing {

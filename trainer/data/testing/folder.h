@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/config_error.h"
+#include "core/base/config_error.h"
 
 namespace concord::testing {
 

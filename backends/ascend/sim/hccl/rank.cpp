@@ -67,8 +67,8 @@ RankOptions read_options(const abi::HcclCommConfig* config) {
   options.connect_timeout = std::chrono::seconds(read_number("HCCL_CONNECT_TIMEOUT", 120, 1, 7200));
   options.execute_timeout = std::chrono::seconds(read_number("HCCL_EXEC_TIMEOUT", 1836, 1, INT32_MAX));
   if (config != nullptr) {
-    constexpr size_t kLeastBytes = offsetof(abi::HcclCommConfig, hcclUdi);
-    if (config->magic != abi::kHcclConfigMagic || config->size < kLeastBytes) {
+    constexpr size_t kMinBytes = offsetof(abi::HcclCommConfig, hcclUdi);
+    if (config->magic != abi::kHcclConfigMagic || config->size < kMinBytes) {
       refuse(abi::kHcclPara, "the configuration was not initialised: its magic word or its size is wrong");
     }
     if (config->hcclBufferSize != abi::kHcclConfigNotSet) {

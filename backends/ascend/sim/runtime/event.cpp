@@ -48,9 +48,9 @@ Event::~Event() {
 // An event takes one of the device's ids: one with a flag when it is made, others when they are first recorded.
 void Event::take_id() {
   if (has_id_ || !has(abi::kEventSync)) return;
-  if (id_counter_->fetch_add(1) >= kMostEvents) {
+  if (id_counter_->fetch_add(1) >= kMaxEvents) {
     id_counter_->fetch_sub(1);
-    fail(abi::kRtNoEventResource, text("device %d has no event left: %d are in use", device_, kMostEvents));
+    fail(abi::kRtNoEventResource, text("device %d has no event left: %d are in use", device_, kMaxEvents));
   }
   has_id_ = true;
 }

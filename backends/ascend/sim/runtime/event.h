@@ -82,7 +82,7 @@ class Event {
   Capture::ClockOfStreams capture_clock_ CONCORD_GUARDED_BY(mutex_);
 };
 
-inline constexpr int32_t kMostEvents = 65536;  // of a device
+inline constexpr int32_t kMaxEvents = 65536;  // of a device
 
 // aclrtSetOpWaitTimeout: how long a stream waits for an event; 0: without limit.
 void set_event_wait_timeout(std::chrono::seconds timeout);

@@ -212,7 +212,7 @@ TEST_F(EventTest, ADestroyedEventIsRefusedAndItsWaitsGoOn) {
 }
 
 TEST_F(EventTest, ADeviceHasSoManyEventsAndNoMore) {
-  for (int i = 0; i < kMostEvents; ++i) flag();
+  for (int i = 0; i < kMaxEvents; ++i) flag();
   void* event = nullptr;
   EXPECT_FAILS(aclrtCreateEventWithFlag(&event, kEventSync), kRtNoEventResource, "65536 are in use");
   void* other = reusable();  // takes an id only when it is recorded

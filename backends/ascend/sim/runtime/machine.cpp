@@ -138,9 +138,9 @@ void Machine::end_context(const std::shared_ptr<Context>& context) {
 // The count goes down when the last holder releases the stream.
 std::shared_ptr<Stream> Machine::make_stream(const Context* context, int32_t number, bool is_default) {
   std::atomic<int32_t>& count = device(number).streams;
-  if (count.fetch_add(1) >= kMostStreams) {
+  if (count.fetch_add(1) >= kMaxStreams) {
     count.fetch_sub(1);
-    fail(abi::kRtNoStreamResource, text("device %d has no stream left: %d are in use", number, kMostStreams));
+    fail(abi::kRtNoStreamResource, text("device %d has no stream left: %d are in use", number, kMaxStreams));
   }
   auto* made = new Stream(context, number, next_stream_id_.fetch_add(1), is_default);
   return {made, [&count](Stream* stream) {

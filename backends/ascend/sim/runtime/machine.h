@@ -20,7 +20,7 @@
 
 namespace concord::ascend::sim {
 
-inline constexpr int32_t kMostStreams = 1984;  // of a device, default streams too
+inline constexpr int32_t kMaxStreams = 1984;  // of a device, default streams too
 
 struct Context {
   int32_t device = 0;

@@ -116,7 +116,7 @@ TEST_F(StreamTest, StreamFlagsAreChecked) {
 TEST_F(StreamTest, ADeviceHasSoManyStreamsAndNoMore) {
   std::vector<void*> streams;
   void* stream = nullptr;
-  for (int i = 1; i < kMostStreams; ++i) {  // the default stream is one of them
+  for (int i = 1; i < kMaxStreams; ++i) {  // the default stream is one of them
     ASSERT_OK(aclrtCreateStream(&stream));
     streams.push_back(stream);
   }

@@ -1,6 +1,6 @@
 // Which attention the fused kernel of torch_npu computes and which the reference, and that both are right. On the
 // simulated CANN (sim_npu_attention); ops_test draws many more shapes.
-#include "core/ops/attention.h"
+#include "core/ops/attention/attention.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -11,7 +11,7 @@
 #include <cstring>
 #include <string>
 
-#include "core/ops/attention_parts.h"
+#include "core/ops/attention/attention_parts.h"
 #include "core/torch/device.h"
 #include "platform/cpp/concord.hpp"
 

@@ -18,7 +18,7 @@ using MaybeTensor = std::optional<Tensor>;
 // ------------------------------------------------------------------------------------------------------------ groups
 
 // CANN's documentation of GroupedMatmul: groups of a list, and sizes of an axis.
-constexpr int64_t kMostGroups = 1024, kLargestAxis = 65535;
+constexpr int64_t kMaxGroups = 1024, kLargestAxis = 65535;
 
 bool is_known(const Tensor& x) {
   const auto type = x.scalar_type();
@@ -27,7 +27,7 @@ bool is_known(const Tensor& x) {
 
 bool fits(const Tensor& a, const Tensor& b, const Tensor& ends) {
   return is_known(a) && a.scalar_type() == b.scalar_type() && a.numel() > 0 && b.numel() > 0 &&
-         ends.numel() <= kMostGroups && a.size(-1) <= kLargestAxis && b.size(-1) <= kLargestAxis;
+         ends.numel() <= kMaxGroups && a.size(-1) <= kLargestAxis && b.size(-1) <= kLargestAxis;
 }
 
 // Groups along the rows of |a| (0) or along the axis that is added up (2).
@@ -94,10 +94,10 @@ void grouped_linear_weight_grad_set_(Tensor& main_goh, const Tensor& grad_no, co
 
 // ------------------------------------------------------------------------------------------------------------ tokens
 
-constexpr int64_t kMostChoices = 512;
+constexpr int64_t kMaxChoices = 512;
 
 bool fits_tokens(const Tensor& rows, int64_t k) {
-  return is_known(rows) && rows.numel() > 0 && k >= 1 && k <= kMostChoices;
+  return is_known(rows) && rows.numel() > 0 && k >= 1 && k <= kMaxChoices;
 }
 
 // The vendor sorts the experts of tokens itself, stably. The places of rows, in their stead, sort to the same order.

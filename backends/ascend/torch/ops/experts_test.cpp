@@ -10,8 +10,8 @@
 #include <map>
 #include <string>
 
-#include "core/ops/grouped_linear.h"
-#include "core/ops/moe_permute.h"
+#include "core/ops/moe/grouped_linear.h"
+#include "core/ops/moe/moe_permute.h"
 #include "core/torch/device.h"
 #include "platform/cpp/concord.hpp"
 

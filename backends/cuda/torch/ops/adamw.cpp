@@ -29,19 +29,24 @@ bool fits(TensorList weights, TensorList m, TensorList v, TensorList values, Ten
 
 void step(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads,
           const MaybeTensor& factor, double grad_scale, double decay, double beta1_rest, double beta2,
-          double beta2_rest, double step_size, double root_rest, double eps) {
+          double beta2_rest, double step_size, double sqrt_bias_correction2, double eps) {
   if (weights.empty()) return;
   if (!fits(weights, m, v, values, grads) || (factor && factor->scalar_type() != at::kFloat)) {
     reference("concord::adamw_", {weights.vec(), m.vec(), v.vec(), values.vec(), grads.vec(), factor, grad_scale, decay,
-                                  beta1_rest, beta2, beta2_rest, step_size, root_rest, eps});
+                                  beta1_rest, beta2, beta2_rest, step_size, sqrt_bias_correction2, eps});
     return;
   }
   const OnDevice device(weights[0].device());
   const auto narrow = [](double x) { return static_cast<float>(x); };
-  const AdamWNumbers numbers{
-      narrow(grad_scale), narrow(decay),      narrow(beta1_rest),
-      narrow(beta2),      narrow(beta2_rest), narrow(step_size),
-      narrow(root_rest),  narrow(eps),        factor ? factor->const_data_ptr<float>() : nullptr};
+  const AdamWNumbers numbers{narrow(grad_scale),
+                             narrow(decay),
+                             narrow(beta1_rest),
+                             narrow(beta2),
+                             narrow(beta2_rest),
+                             narrow(step_size),
+                             narrow(sqrt_bias_correction2),
+                             narrow(eps),
+                             factor ? factor->const_data_ptr<float>() : nullptr};
   std::vector<AdamWArrays> arrays;
   const bool follows = !values.empty();
   for (size_t i = 0; i < weights.size(); ++i) {

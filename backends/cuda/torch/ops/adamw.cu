@@ -37,7 +37,7 @@ __device__ void update(const AdamWNumbers& n, float scale, const Part<G, V>& par
     const float g = __fmul_rn(static_cast<float>(g_.at[k]), scale);
     m_.at[k] = __fadd_rn(m_.at[k], __fmul_rn(n.beta1_rest, __fsub_rn(g, m_.at[k])));
     v_.at[k] = __fadd_rn(__fmul_rn(n.beta2, v_.at[k]), __fmul_rn(__fmul_rn(n.beta2_rest, g), g));
-    const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v_.at[k]), n.root_rest), n.eps);
+    const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v_.at[k]), n.sqrt_bias_correction2), n.eps);
     w_.at[k] = __fsub_rn(__fmul_rn(w_.at[k], n.decay), __fmul_rn(n.step_size, __fdiv_rn(m_.at[k], root)));
   }
   reinterpret_cast<Vector<float, N>*>(part.weights)[i] = w_;

@@ -9,8 +9,8 @@ namespace {
 constexpr int kWarps = 8;       // of a block
 constexpr int64_t kSpan = 128;  // keys of a block
 constexpr int kTogether = 4;    // keys that a warp reads at once
-constexpr int kMostHeads = 8;   // query heads of a block, which share a key head
-constexpr int kMostSize = 256;  // of a head
+constexpr int kMaxHeads = 8;    // query heads of a block, which share a key head
+constexpr int kMaxSize = 256;   // of a head
 
 // [several elements at once]
 const Choice kReads[2] = {{"cached_attention: one element", kAllTypes}, {"cached_attention: vectors", kAllTypes}};
@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     merge_spans(CachedHeads shape, const int64_t* lengths, int64_t spans, const SumOf<T>* sinks, const SumOf<T>* tops,
                 const SumOf<T>* sums, T* out) {
   using S = SumOf<T>;
-  constexpr int kThreads = kWarps * 32, kElements = kMostSize / 32;
-  __shared__ S shared[kWarps], values[kWarps][kMostSize];
+  constexpr int kThreads = kWarps * 32, kElements = kMaxSize / 32;
+  __shared__ S shared[kWarps], values[kWarps][kMaxSize];
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int64_t row = blockIdx.y, head = blockIdx.x, place = row * shape.heads + head;
   const Seen seen = seen_by(shape, lengths, row);
@@ -232,7 +232,7 @@ void visit_heads(Where where, const CachedHeads& shape, const int64_t* lengths, 
   const int64_t shared_by = shape.heads / shape.kv_heads;
   if (shared_by == 1) return launch_spans<T, 1, E>(where, shape, lengths, tops, sums);
   if (shared_by <= 4) return launch_spans<T, 4, E>(where, shape, lengths, tops, sums);
-  launch_spans<T, kMostHeads, E>(where, shape, lengths, tops, sums);
+  launch_spans<T, kMaxHeads, E>(where, shape, lengths, tops, sums);
 }
 
 template <class T>
@@ -245,8 +245,8 @@ void visit_sizes(Where where, const CachedHeads& shape, const int64_t* lengths, 
 }  // namespace
 
 bool cached_attention_fits(const CachedHeads& shape) {
-  constexpr int64_t kMostBlocks = 65535;  // of a grid in its second and third dim
-  return shape.size <= kMostSize && shape.rows <= kMostBlocks && shape.heads <= kMostBlocks;
+  constexpr int64_t kMaxBlocks = 65535;  // of a grid in its second and third dim
+  return shape.size <= kMaxSize && shape.rows <= kMaxBlocks && shape.heads <= kMaxBlocks;
 }
 
 int64_t cached_attention_scratch(const CachedHeads& shape) {

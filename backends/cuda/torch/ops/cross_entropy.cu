@@ -302,12 +302,12 @@ void cross_entropy_parts(Where where, const VocabRows& shape, const void* logits
 void cross_entropy_grad(Where where, const VocabRows& shape, void* logits, const int64_t* labels, const void* log_sum,
                         const void* soft, const void* hard, const void* level) {
   if (shape.rows * shape.width == 0) return;
-  constexpr int64_t kMostRows = 65535;  // of a grid in its second dim
+  constexpr int64_t kMaxRows = 65535;  // of a grid in its second dim
   visit(where.type, [&]<class T>(T) {
     using S = SumOf<T>;
     visit_wide<T>(goes_wide<T>(shape.width, {logits}), [&](auto n) {
-      for (int64_t row = 0; row < shape.rows; row += kMostRows) {
-        const auto rows = static_cast<unsigned>(std::min(kMostRows, shape.rows - row));
+      for (int64_t row = 0; row < shape.rows; row += kMaxRows) {
+        const auto rows = static_cast<unsigned>(std::min(kMaxRows, shape.rows - row));
         grad_of_row<T, n.value><<<dim3(grid(shape.width, kBlock * n.value), rows), kBlock, 0, where.stream>>>(
             shape, static_cast<T*>(logits) + row * shape.width, labels + row, static_cast<const S*>(log_sum) + row,
             static_cast<const S*>(soft) + row, static_cast<const S*>(hard) + row, static_cast<const S*>(level) + row);

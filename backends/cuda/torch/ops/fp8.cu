@@ -165,10 +165,10 @@ bool fp8_fits(Rows shape, Type type, std::initializer_list<const void*> pointers
 }
 
 void fp8_amax(Where where, int64_t count, const void* x, float* amax) {
-  constexpr int64_t kMostBlocks = 132 * 8;
+  constexpr int64_t kMaxBlocks = 132 * 8;
   visit_short(where.type, [&]<class T>(T) {
-    amax_of<<<grid(count / kVector, kThreads, kMostBlocks), kThreads, 0, where.stream>>>(
-        count / kVector, static_cast<const T*>(x), amax);
+    amax_of<<<grid(count / kVector, kThreads, kMaxBlocks), kThreads, 0, where.stream>>>(count / kVector,
+                                                                                        static_cast<const T*>(x), amax);
   });
   check_launch("fp8_amax");
 }

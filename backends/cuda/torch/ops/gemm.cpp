@@ -305,7 +305,7 @@ class Device {
   template <class Run>
   Way fastest(cudaStream_t stream, const std::vector<Way>& all, const Run& run) {
     constexpr float kNear = 1.2F, kClearly = 0.99F;
-    constexpr int kMostUnderLoad = 64;  // shapes of a process: each takes part of a second
+    constexpr int kMaxUnderLoad = 64;  // shapes of a process: each takes part of a second
     std::vector<float> times = times_alone(stream, all, run);
     const float least = *std::min_element(times.begin(), times.end());
     std::vector<Way> near;
@@ -315,7 +315,7 @@ class Device {
       near.push_back(all[i]);
       near_times.push_back(times[i]);
     }
-    if (near.size() > 1 && shapes_under_load_ < kMostUnderLoad) {
+    if (near.size() > 1 && shapes_under_load_ < kMaxUnderLoad) {
       ++shapes_under_load_;
       near_times = times_under_load(stream, near, near_times, run);
     }

@@ -14,8 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 
 // A shape has a line of some hundred characters, a model some dozens of shapes.
-constexpr size_t kMostLines = 100000;
-constexpr size_t kLongestLine = 1000;
+constexpr size_t kMaxLines = 100000;
+constexpr size_t kMaxLine = 1000;
 
 fs::path folder() {
   const auto set = [](const char* name) {
@@ -44,10 +44,9 @@ std::map<std::string, std::string> GemmCache::read() const {
   std::map<std::string, std::string> lines;
   std::ifstream file(path_);
   std::string line;
-  while (lines.size() < kMostLines && std::getline(file, line)) {
+  while (lines.size() < kMaxLines && std::getline(file, line)) {
     const size_t colon = line.find(": ");
-    if (colon != std::string::npos && line.size() <= kLongestLine)
-      lines[line.substr(0, colon)] = line.substr(colon + 2);
+    if (colon != std::string::npos && line.size() <= kMaxLine) lines[line.substr(0, colon)] = line.substr(colon + 2);
   }
   return lines;
 }

@@ -75,9 +75,9 @@ void norm_rope_backward(Where where, const PackedRope& shape, const HeadNorms& n
                         const void* qkv, const void* rstd, void* dqkv, void* scratch, void* dq_weight, void* dk_weight);
 
 // What the one query of each row sees of its first lengths[row] keys, or of the last |window| of those; see
-// core/ops/cached_attention.h. Strides are of rows, tokens and heads. |sinks| [heads] of Sum, may be null; |out| is
-// dense. |scratch| of Sum has cached_attention_scratch(...) numbers. Only for what fits. The order of sums does not
-// depend on |keys|, which is how many there is room for.
+// core/ops/attention/cached_attention.h. Strides are of rows, tokens and heads. |sinks| [heads] of Sum, may be null;
+// |out| is dense. |scratch| of Sum has cached_attention_scratch(...) numbers. Only for what fits. The order of sums
+// does not depend on |keys|, which is how many there is room for.
 struct CachedHeads {
   int64_t rows, keys, heads, kv_heads, size, window;
   double scale, cap;
@@ -92,8 +92,8 @@ void cached_attention(Where where, const CachedHeads& shape, const int64_t* leng
 void swiglu(Where where, Rows shape, const void* gate_up, void* y);
 void swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, void* result);
 
-// A matrix of 8-bit floats of a scale, largest / amax, as it is and transposed; see core/ops/fp8.h. Only for what fits:
-// 16-bit types, sizes that are multiples of 16, arrays that begin at multiples of 16 bytes.
+// A matrix of 8-bit floats of a scale, largest / amax, as it is and transposed; see core/ops/precision/fp8.h. Only for
+// what fits: 16-bit types, sizes that are multiples of 16, arrays that begin at multiples of 16 bytes.
 struct Fp8Arrays {
   const float* amax;
   float* seen;  // becomes the larger of itself and the matrix's own amax; may be null
@@ -130,7 +130,7 @@ void moe_route(Where where, const RoutedTokens& shape, const void* logits, void*
 void moe_route_backward(Where where, const RoutedTokens& shape, const void* grad, const void* logits,
                         const int64_t* experts, void* result);
 
-// Rows of experts: those of |k| choices of each token. See core/ops/moe_permute.h for order, inverse and ends.
+// Rows of experts: those of |k| choices of each token. See core/ops/moe/moe_permute.h for order, inverse and ends.
 struct MoeRows {
   int64_t tokens, k, width;
 };
@@ -193,7 +193,7 @@ void embedding_backward(Where where, const Lookup& shape, const void* grad, cons
 
 // One step of AdamW; see core/optim/adamw.h for the numbers. |values| may be null: the 16-bit parameter that follows.
 struct AdamWNumbers {
-  float grad_scale, decay, beta1_rest, beta2, beta2_rest, step_size, root_rest, eps;
+  float grad_scale, decay, beta1_rest, beta2, beta2_rest, step_size, sqrt_bias_correction2, eps;
   const float* factor;  // on the device, in place of grad_scale; nothing is changed where it is not finite. Or null
 };
 struct AdamWArrays {
@@ -206,7 +206,7 @@ struct AdamWArrays {
 };
 // All of |arrays|, in as few launches as possible: between two of them the memory would idle.
 void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
-// Such a factor, see core/ops/adamw.h. |loss| may be null.
+// Such a factor, see core/ops/optimizer/adamw.h. |loss| may be null.
 void update_factor(cudaStream_t stream, const double* squares, const double* loss, double max_norm, double divisor,
                    float* factor);
 

@@ -92,10 +92,10 @@ void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) { weight
 void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) { weight_grad(main, grad, x, false); }
 
 Tensor linear_bias_grad(const Tensor& grad) {
-  constexpr int64_t kMostLines = 65535;  // of a grid in its second dim
+  constexpr int64_t kMaxLines = 65535;  // of a grid in its second dim
   const Tensor from = rows(grad).contiguous();
   const Rows shape = rows_of(from);
-  if (from.size(1) == 0 || column_sum_lines(shape) > kMostLines) return from.sum(0);
+  if (from.size(1) == 0 || column_sum_lines(shape) > kMaxLines) return from.sum(0);
   const OnDevice device(grad.device());
   const Tensor sums = at::empty({shape.width}, grad.options());
   const Tensor scratch = at::empty({column_sum_lines(shape), shape.width}, sums_of(grad));

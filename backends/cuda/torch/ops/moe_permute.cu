@@ -200,9 +200,9 @@ void moe_combine_backward(Where where, const MoeRows& shape, const void* grad, c
 }
 
 bool moe_order_fits(int64_t rows, int64_t experts) {
-  constexpr int64_t kMostExperts = 4096;  // 16 KiB of counters
-  constexpr int64_t kMostRows = 0x7fffffff;
-  return rows > 0 && rows <= kMostRows && experts <= kMostExperts;
+  constexpr int64_t kMaxExperts = 4096;  // 16 KiB of counters
+  constexpr int64_t kMaxRows = 0x7fffffff;
+  return rows > 0 && rows <= kMaxRows && experts <= kMaxExperts;
 }
 
 int64_t moe_order_scratch(int64_t rows, int64_t experts) { return experts * chunks_of(rows); }

@@ -264,9 +264,9 @@ PartBlocks back_blocks(const PackedRope& shape) {
 
 bool norm_rope_fits(const PackedRope& shape, Type type, const void* cos, const void* sin,
                     std::initializer_list<const void*> pointers) {
-  constexpr int64_t kMostHeads = 0x7fffffff;  // the kernels' numbers are of 32 bits
+  constexpr int64_t kMaxHeads = 0x7fffffff;  // the kernels' numbers are of 32 bits
   const int64_t heads = shape.outer * shape.inner * (shape.heads + 2 * shape.kv_heads);
-  bool fits = lanes_of(shape, type) > 0 && heads > 0 && heads < kMostHeads &&
+  bool fits = lanes_of(shape, type) > 0 && heads > 0 && heads < kMaxHeads &&
               std::all_of(pointers.begin(), pointers.end(), is_aligned);
   visit(type, [&]<class T>(T) { fits = fits && packs_wide<T>(shape, cos, sin, /*y=*/nullptr); });
   return fits;

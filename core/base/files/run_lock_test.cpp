@@ -1,0 +1,160 @@
+#include "core/base/files/run_lock.h"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <fstream>
+#include <memory>
+
+#include "core/base/config_error.h"
+#include "tests/temporary_folder.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string lock_refusal(const std::string& folder, const std::string& job, const RunLockOptions& options = {}) {
+  try {
+    const RunLock lock(folder, job, options);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+void write_lock(const std::string& folder, const std::string& text) { std::ofstream(folder + "/.lock") << text; }
+
+// Another process that holds the lock until it is ended, and may have forked a child that outlives it.
+class OtherProcess {
+ public:
+  OtherProcess(const std::string& folder, const std::string& job, bool forks = false) {
+    int ready[2];
+    if (::pipe(ready) != 0) std::abort();
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::setpgid(0, 0);
+      const auto lock = std::make_unique<RunLock>(folder, job);
+      if (forks && ::fork() == 0) ::sleep(60);
+      if (::write(ready[1], "x", 1) == 1) ::sleep(60);
+      ::_exit(0);
+    }
+    char byte = 0;
+    if (::read(ready[0], &byte, 1) != 1) std::abort();
+    for (const int fd : ready) ::close(fd);
+  }
+  void kill() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  ~OtherProcess() {
+    ::kill(-pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+
+ private:
+  pid_t pid_ = -1;
+};
+
+TEST(RunLock, OfALiveProcessIsRefusedWithItsHostAndPid) {
+  const tests::TemporaryFolder folder;
+  const OtherProcess holder(folder.path(), "first");
+  EXPECT_THAT(lock_refusal(folder.path(), "second"),
+              AllOf(HasSubstr("process " + std::to_string(holder.pid())), HasSubstr(host_name())));
+  EXPECT_EQ(live_run_around(folder.path())->pid, holder.pid());
+  EXPECT_EQ(live_run_around(folder / "new/deep/file")->pid, holder.pid());
+  ::setenv(kRunLockVariable, "first", 1);
+  EXPECT_FALSE(live_run_around(folder / "file")) << "its own job";
+  ::unsetenv(kRunLockVariable);
+}
+
+TEST(RunLock, OfAKilledProcessIsTakenOverEvenIfItsChildrenLive) {
+  const tests::TemporaryFolder folder;
+  OtherProcess holder(folder.path(), "first", /*forks=*/true);
+  EXPECT_NE(lock_refusal(folder.path(), "second"), "");
+  holder.kill();
+  EXPECT_TRUE(fs::exists(folder / ".lock"));
+  EXPECT_FALSE(live_run_around(folder.path()));
+  EXPECT_EQ(lock_refusal(folder.path(), "second"), "");
+}
+
+TEST(RunLock, IsSharedByTheProcessesOfAJob) {
+  const tests::TemporaryFolder folder;
+  const OtherProcess holder(folder.path(), "one");
+  EXPECT_EQ(lock_refusal(folder.path(), "one"), "");
+  EXPECT_THAT(lock_refusal(folder.path(), "one", {.shares = false}), HasSubstr("in use"));
+  EXPECT_THAT(lock_refusal(folder.path(), ""), HasSubstr("in use"));
+  EXPECT_TRUE(fs::exists(folder / ".lock")) << "it is the holder's";
+}
+
+TEST(RunLock, LeavesNothing) {
+  const tests::TemporaryFolder folder;
+  {
+    const RunLock lock(folder / "new", "a");
+  }
+  EXPECT_FALSE(fs::exists(folder / "new"));
+  {
+    const RunLock lock(folder / "new", "a");
+    std::ofstream(folder / "new/result") << "x";
+  }
+  EXPECT_FALSE(fs::exists(folder / "new/.lock"));
+  EXPECT_TRUE(fs::exists(folder / "new/result"));
+}
+
+TEST(RunLock, WhatIsNotALockOfOursIsRefusedAndStays) {
+  const tests::TemporaryFolder folder;
+  write_lock(folder.path(), "mine");
+  EXPECT_THAT(lock_refusal(folder.path(), "a"), HasSubstr("not a lock of Concord"));
+  EXPECT_EQ(fs::file_size(folder / ".lock"), 4U);
+  EXPECT_FALSE(live_run_around(folder.path()));
+  fs::remove(folder / ".lock");
+  fs::create_directory(folder / ".lock");
+  EXPECT_THAT(lock_refusal(folder.path(), "a"), HasSubstr("/.lock: "));
+}
+
+int no_locks(int) { return ENOLCK; }
+
+// A heartbeat is waited for as long as it takes, so that a busy machine does not matter.
+TEST(RunLock, WithoutLocksALiveHolderIsKnownByItsHeartbeat) {
+  const tests::TemporaryFolder folder;
+  RunLockOptions options{.beat = milliseconds(10), .missed_beats = 6000, .host = "first", .lock = no_locks};
+  const RunLock holder(folder.path(), "a", options);
+  options.host = "second";
+  std::string watched;
+  options.on_watch = [&](const LockHolder& found) { watched = found.host; };
+  EXPECT_THAT(lock_refusal(folder.path(), "b", options), AllOf(HasSubstr("'first'"), HasSubstr("delete")));
+  EXPECT_EQ(watched, "first");
+  EXPECT_EQ(lock_refusal(folder.path(), "a", options), "") << "of the same job";
+}
+
+TEST(RunLock, WithoutLocksOrOnAnotherMachineADeadHolderIsTakenOver) {
+  const tests::TemporaryFolder folder;
+  write_lock(folder.path(), R"({"host":"gone","pid":7,"job":"a","beats":3})");
+  const RunLock lock(folder.path(), "b", {.beat = milliseconds(5), .host = "here", .lock = no_locks});
+  std::string text;
+  std::getline(std::ifstream(folder / ".lock"), text);
+  EXPECT_THAT(text, AllOf(HasSubstr("\"here\""), HasSubstr(std::to_string(::getpid()))));
+}
+
+// As after the loss of the machine of rank 0: the new rank 0 keeps the folder locked.
+TEST(RunLock, AProcessThatSharesTakesOverWhenTheHolderEnds) {
+  const tests::TemporaryFolder folder;
+  OtherProcess holder(folder.path(), "one");
+  const RunLock lock(folder.path(), "one", {.beat = milliseconds(5), .has_heartbeat = true, .host = "new"});
+  holder.kill();
+  std::string text;
+  for (int i = 0; i < 12000 && text.find("\"new\"") == std::string::npos; ++i) {  // a minute ends a hang
+    std::this_thread::sleep_for(milliseconds(5));
+    std::getline(std::ifstream(folder / ".lock"), text);
+  }
+  EXPECT_THAT(text, HasSubstr("\"new\""));
+}
+
+}  // namespace
+}  // namespace concord

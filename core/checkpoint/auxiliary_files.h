@@ -1,0 +1,20 @@
+// The files of a Hugging Face folder that are copied along with its weights: the tokenizer and the generation config.
+// Threads: any.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace concord {
+
+inline constexpr const char* kGenerationConfigFile = "generation_config.json";
+
+bool is_auxiliary_file(std::string_view name);
+
+// Copies |from| to |to|, which must not exist, in pieces of 1 MiB, and waits until it is durable. Throws ConfigError
+// for what is no regular file, std::runtime_error for what the file system says.
+void copy_file_durably(const std::string& from, const std::string& to);
+// The same for a text.
+void write_file_durably(const std::string& path, std::string_view text);
+
+}  // namespace concord

@@ -1,0 +1,109 @@
+#include "core/checkpoint/read/read_state.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <optional>
+
+#include "core/base/threads.h"
+#include "core/checkpoint/read/parallel_load.h"
+#include "core/mesh/job_environment.h"
+#include "core/torch/device.h"
+#include "platform/cpp/memory.hpp"
+#include "platform/cpp/stream.hpp"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kMaxThreads = 8;
+
+struct Piece {
+  const StateTarget* target;
+  int64_t begin;
+  int64_t end;
+};
+
+std::vector<Piece> cut(const std::vector<StateTarget>& targets, int64_t elements) {
+  std::vector<Piece> pieces;
+  for (const StateTarget& target : targets) {
+    for (int64_t begin = 0; begin < target.values.numel(); begin += elements) {
+      pieces.push_back({&target, begin, std::min(begin + elements, target.values.numel())});
+    }
+  }
+  return pieces;
+}
+
+// What one thread does.
+class Worker {
+ public:
+  // Pieces have at most |most| elements.
+  Worker(const StateSource& source, const Device& device, int64_t most)
+      : source_(source), device_(device), most_(most) {}
+
+  void read(const Piece& piece) {
+    const StateTarget& target = *piece.target;
+    const int64_t count = piece.end - piece.begin;
+    const at::Tensor values = target.values.narrow(0, piece.begin, count);
+    const std::vector<ShardRun> runs =
+        count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
+    if (values.device().is_cpu()) return source_.read(target.key, runs, values);
+    if (!stream_) stream_.emplace(device_);
+    if (!buffer_) buffer_.emplace(device_.platform(), most_ * static_cast<int64_t>(sizeof(float)));
+    const auto bytes = count * static_cast<int64_t>(sizeof(float));
+    std::memset(buffer_->data(), 0, static_cast<size_t>(bytes));
+    source_.read(target.key, runs, at::from_blob(buffer_->data(), {count}, at::TensorOptions(at::kFloat)));
+    copy(*stream_, values.data_ptr(), buffer_->data(), bytes, CopyKind::kHostToDevice);
+    stream_->synchronize();
+  }
+
+ private:
+  const StateSource& source_;
+  const Device& device_;
+  const int64_t most_;
+  std::optional<Stream> stream_;
+  std::optional<HostBuffer> buffer_;
+};
+
+}  // namespace
+
+void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device,
+                int64_t piece_elements) {
+  const std::vector<Piece> pieces = cut(targets, piece_elements);
+  // Also what libtorch has queued on its own and not yet given to the device.
+  if (std::any_of(targets.begin(), targets.end(), [](const StateTarget& t) { return !t.values.device().is_cpu(); })) {
+    torch_stream(device).synchronize();
+  }
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    try {
+      Worker worker(source, device, piece_elements);
+      for (size_t i = next++; i < pieces.size(); i = next++) worker.read(pieces[i]);
+    } catch (...) {
+      next = pieces.size();  // nobody begins another one
+      throw;
+    }
+  };
+  run_on_threads(cores_for_each(read_job_environment().local_world, kMaxThreads), work);
+}
+
+std::exception_ptr read_state_shared(const StateSource& source, const std::vector<StateTarget>& targets,
+                                     ProcessGroup& group, const Device& device) {
+  std::vector<at::Tensor> values;
+  for (const StateTarget& target : targets) values.push_back(target.values);
+  const c10::Device memory = torch_device(device.platform(), device.index());
+  return read_and_all_gather(group, memory, values, [&](std::span<const ReadShard> pieces, std::byte* share) {
+    std::vector<StateTarget> own;
+    for (const ReadShard& piece : pieces) {
+      const StateTarget& target = targets[piece.tensor];
+      const int64_t count = piece.end - piece.begin;
+      std::memset(share + piece.at, 0, static_cast<size_t>(count) * sizeof(float));
+      own.push_back({target.key, cut_runs(target.runs, piece.begin, piece.end),
+                     at::from_blob(share + piece.at, {count}, at::TensorOptions(at::kFloat))});
+    }
+    read_state(source, own, device);
+  });
+}
+
+}  // namespace concord

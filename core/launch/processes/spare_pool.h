@@ -1,0 +1,57 @@
+// The spare processes of a launcher (spare_state.h): starts them one after another while a job trains, and hands them
+// over as ranks. Waits: never, but for exec. Threads: the launcher's.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/launch/job/spare_state.h"
+#include "core/launch/processes/process_start.h"
+#include "core/launch/processes/session_guard.h"
+
+namespace concord {
+
+class SparePool {
+ public:
+  // |guard| outlives it and has slots for spares from |first_slot| on.
+  SparePool(int spares, SessionGuard* guard, int first_slot);
+  ~SparePool();  // kills those that are left, and waits for their end
+  SparePool(const SparePool&) = delete;
+  SparePool& operator=(const SparePool&) = delete;
+
+  // An attempt begins: spares that have died may be started again.
+  void renew();
+  // While ranks train: notes which are ready, and starts the next one by |command|, whose environment is that of any
+  // rank. A spare that cannot be started is none: the job does not need it.
+  void tick(ProcessCommand command);
+  // A spare that becomes a rank with |environment|; nothing where there is none.
+  std::optional<StartedProcess> take(const std::vector<std::string>& environment);
+
+  bool owns(pid_t process) const;                                       // it is a spare, not a rank
+  void ended(pid_t process);                                            // to be called before its number can be reused
+  int handed_over() const { return static_cast<int>(handed_.size()); }  // since renew()
+
+ private:
+  struct Spare {
+    StartedProcess process;
+    UniqueFd control;  // the launcher's end of its standard input
+  };
+
+  SpareOrder apply(size_t place, SpareEvent event);
+  void note_ready();
+  void start(size_t place, ProcessCommand command);
+  void drop(size_t place, SpareEvent event);
+
+  SessionGuard* guard_;
+  int first_slot_;
+  std::vector<SparePhase> phases_;
+  std::vector<Spare> spares_;
+  // Of those that have become ranks in this attempt. They stay open: one that was still loading says that it is ready,
+  // and what it is to read would be gone with a connection that breaks.
+  std::vector<UniqueFd> handed_;
+};
+
+}  // namespace concord

@@ -1,0 +1,71 @@
+// The low-rank pairs beside one linear layer of a model, and the layer with them; just the layer where the model has no
+// adapter or the layer is no target.
+//
+// With DoRA the rows of W' = W + scale * B A are scaled to lengths m that are trained: y = x W'^T * m / |W'| + bias,
+// where the norms count as constants in the gradient, as in peft. They are computed without W': with W A^T and A A^T.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/models/layers/layer_context.h"
+#include "core/parallel/low_rank.h"
+#include "core/parallel/parallel_linear.h"
+
+namespace concord {
+
+class LayerAdapter {
+ public:
+  // What a layer's outputs are made of, in their order: the module and its columns on this rank.
+  struct Module {
+    std::string name;
+    int64_t columns;
+  };
+
+  // Whether there is none beside the layer, or it adds nothing now.
+  bool is_off() const { return a_ == nullptr || context_->adapter_off; }
+
+  LayerAdapter() = default;
+  // |draws_apart|: the ranks of the tensor-parallel group have different inputs. |context| has to outlive it.
+  LayerAdapter(const LayerContext& context, const std::string& layer, const std::vector<Module>& modules,
+               bool draws_apart);
+
+  // The layer, cut by its outputs or by its inputs (core/parallel/parallel_linear.h). |bias| may be null.
+  at::Tensor column(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                    const ParallelLinearOptions& options) const;
+  at::Tensor row(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                 const ParallelLinearOptions& options) const;
+  // The layer, not cut: every rank of the group has all of it, for its own tokens (routers, latents). Computed in
+  // |type| where that is another one than the model's.
+  at::Tensor whole(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
+                   std::optional<c10::ScalarType> type = {}) const;
+
+ private:
+  struct Part {
+    const Parameter* b;
+    const Parameter* magnitude;  // null without DoRA
+    int64_t column;
+    double scale;
+  };
+
+  LowRank pair() const;
+  // What the pairs add to the results of |x|, all columns of them.
+  at::Tensor low_rank(const at::Tensor& x, int64_t columns) const;
+  bool scales() const { return !is_off() && !parts_.empty() && parts_.front().magnitude != nullptr; }
+  at::Tensor factors(const at::Tensor& weight, bool cut_by_inputs) const;
+  at::Tensor norms_of(const Part& part, const at::Tensor& a_ri, const at::Tensor& weight, bool cut_by_inputs) const;
+
+  const LayerContext* context_ = nullptr;
+  ProcessGroup* tp_ = nullptr;
+  const Parameter* a_ = nullptr;
+  std::vector<Part> parts_;
+  double dropout_ = 0;
+  RngTracker* rng_ = nullptr;
+  bool draws_apart_ = false;
+};
+
+// The norms of the rows of |weight|, in 32 bits or more; over |group| where its columns are split, else null.
+at::Tensor row_norms(const at::Tensor& weight, ProcessGroup* group);
+
+}  // namespace concord

@@ -1,0 +1,49 @@
+// Pairs that begin as a part of the weights beside them, as peft's init_lora_weights has them: the model computes at
+// the start what it computed without them, W = R + scale B0 A0, and R stays in the place of W.
+//   pissa          the largest singular values: A0 = sqrt(S / scale) V^T, B0 = U sqrt(S / scale)       Meng 2024
+//   pissa_niter_N  the same by N iterations of a random subspace (Halko 2011), which is faster
+//   olora          the first columns of Q and rows of R in W = Q R                                    Buyukakyuz 2024
+//
+// Files are of the weights W, not R: a pair is saved beside its beginning, [A; A0] and [B, -B0], a plain adapter of
+// twice the rank (peft's path_initial_model_for_weight_conversion). Threads: the one that builds the model.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include "core/mesh/parallel_context.h"
+#include "core/models/adapters/adapter_config.h"
+#include "core/parallel/parameter.h"
+
+namespace concord {
+
+struct PairValues {
+  at::Tensor a_ri, b_or;
+};
+// Of |weight| [out, in] on the host, in fp32. |init| is one of the above; the same |seed| gives the same bits. Throws
+// ConfigError, with the sizes, for a rank above both of them.
+PairValues pair_from_weight(const at::Tensor& weight, const std::string& init, LowRankShape shape, uint64_t seed);
+
+class LoraInit {
+ public:
+  // Sets the pairs among |parameters|, those of this rank's chunks, and takes them off the weights. Every rank calls
+  // it; each computes some, and all of a stage get the same. Waits: for them.
+  void compute(std::span<Parameter* const> parameters, const AdapterModules& adapter, ParallelContext& context,
+               int64_t seed);
+
+  // A pair's parameter as it is in files, with the values there or with room for them.
+  Parameter in_file(const Parameter& own) const;
+  static Parameter room_for(const Parameter& own);
+  // What was read into room_for(own). The first time it is the beginning too; call subtract after all of them.
+  void take(const Parameter& read, Parameter& own);
+  bool is_known() const { return !values_.empty(); }
+  // Takes the beginnings off the weights. Once.
+  void subtract(std::span<Parameter* const> parameters, const AdapterModules& adapter, const ShardPlace& place);
+
+ private:
+  std::map<const Parameter*, at::Tensor> values_;  // at the beginning, of this rank's part of A and B
+};
+
+}  // namespace concord

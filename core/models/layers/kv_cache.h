@@ -1,0 +1,93 @@
+// The keys and values of the tokens that a chunk's layers have seen, for generating one token after another.
+//
+// A row is a sequence. The first step has all tokens of the prompts, padded at the end to the longest; every later step
+// one token per row. Rows have lengths of their own, which are on the device only, so a step never waits for it. What
+// padding left in the cache is overwritten by the row's next tokens and not seen before that.
+//
+// Steps of one token all work on the same tensors: lengths, keys, values and states are changed in place, never
+// replaced, so that a step can be recorded and replayed (core/torch/graphed_callable.h).
+//
+// Memory: 2 x layers x rows x capacity x kv_heads x head_dim elements, allocated once, in the first step. Layers with a
+// sliding window keep all tokens too; those with a gated delta net have a state of fixed size instead. Threads: one at
+// a time, the one that computes.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/models/layers/layer_angles.h"
+#include "core/ops/attention/attention.h"
+
+namespace concord {
+
+// Of all rows, on the device.
+struct NewTokens {
+  at::Tensor ids;     // int64 [B, S]; S > 1 in the first step only
+  at::Tensor counts;  // int64 [B]: how many of the S are the row's; the others are padding. 0 after the first step: the
+                      // row has ended, its logits mean nothing
+};
+
+class KvCache {
+ public:
+  struct Sizes {
+    int64_t first_layer = 0;  // of the model
+    int64_t layers = 0;
+    int64_t rows = 0;
+    int64_t capacity = 0;  // tokens of a row
+    int64_t kv_heads = 0;  // of this rank
+    int64_t head_dim = 0;
+  };
+  // |angles| [capacity, r] are rope's of all positions. |options|: type and device of the keys.
+  KvCache(const Sizes& sizes, LayerAngles angles, const at::TensorOptions& options);
+
+  const Sizes& sizes() const { return sizes_; }
+  int64_t longest() const { return longest_; }  // tokens of the longest row so far, its padding in the first step too
+
+  // From now on steps of one token do the same work whatever the lengths: attention is given all of the capacity.
+  void make_steps_equal() { has_equal_steps_ = true; }
+
+  // A step: begin, then each layer's attend, then end. Throws Error for tokens that do not fit; that a row which still
+  // gets tokens is not full is for the caller to see to, who knows the lengths.
+  void begin(const NewTokens& tokens);
+  // Those of the new tokens: [S, 1, r], or [1, B, r] where rows are at different positions.
+  LayerAngles angles() const;
+  // Keeps |k| and |v| [B, S, kv_heads, n], of layer |number| of the model, and returns what |q| [B, S, heads, n] sees.
+  at::Tensor attend(int64_t number, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                    const AttentionOptions& options);
+  void end();
+
+  // What a layer keeps that has no keys; undefined at first.
+  struct LayerState {
+    at::Tensor inputs;  // [B, K - 1, channels]: the last ones of its convolution
+    at::Tensor state;   // [B, heads, n, m]
+  };
+  const LayerState& state_of(int64_t number) const { return states_[index_of(number)]; }
+  void keep_inputs(int64_t number, const at::Tensor& inputs) { keep(inputs, &states_[index_of(number)].inputs); }
+  void keep_state(int64_t number, const at::Tensor& state) { keep(state, &states_[index_of(number)].state); }
+  at::Tensor is_real(int64_t tokens) const;  // bool [B, tokens]: those of this step that are no padding
+  // The last |count| of |x| [B, count + tokens of this step, channels] in each row, without its padding.
+  at::Tensor last_of_rows(const at::Tensor& x, int64_t count) const;
+
+ private:
+  size_t index_of(int64_t number) const { return static_cast<size_t>(number - sizes_.first_layer); }
+  static void keep(const at::Tensor& value, at::Tensor* place);
+
+  Sizes sizes_;
+  LayerAngles angles_;
+  at::TensorOptions options_;
+  std::vector<at::Tensor> keys_, values_;  // of each layer: [rows, capacity, kv_heads, head_dim]
+  std::vector<LayerState> states_;
+  at::Tensor row_;      // int64 [rows]: 0, 1, ...
+  at::Tensor lengths_;  // int64 [rows]: tokens before this step
+  at::Tensor counts_;   // int64 [rows]: of this step
+  at::Tensor seen_;     // int64 [rows]: with those of this step
+  at::Tensor place_;    // int64 [rows]: where the one token of this step goes
+  int64_t longest_ = 0;
+  int64_t step_ = 0;  // tokens of this step
+  bool has_equal_steps_ = false;
+};
+
+}  // namespace concord

@@ -1,0 +1,72 @@
+// The second half of a layer with experts: x -> sum of the MLPs of the experts that a token chose, times their weights,
+// and of the shared expert, all of norm(x).
+//
+// Tokens are routed where they are between layers. The experts' inner size is split over the expert-tensor-parallel
+// group (etp): each of its ranks sees all tokens of the group and computes summands of their results, as in the MLP of
+// a dense layer. Experts themselves are split over the expert-parallel group (ep): rows for those of another rank are
+// sent there and come back (core/parallel/moe_dispatch.h). What runs on the rows of an expert (run_experts) knows
+// nothing about where they came from.
+#pragma once
+
+#include <optional>
+
+#include "core/models/adapters/expert_adapter.h"
+#include "core/models/layers/mlp.h"
+#include "core/ops/moe/moe_router.h"
+#include "core/parallel/moe_dispatch.h"
+
+namespace concord {
+
+class MoeMlp {
+ public:
+  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  MoeMlp(const LayerContext& context, int64_t number);
+  // The stream with its own branch, to be added, in place of the former, which has been.
+  Residual forward(const Residual& stream, const SharedInputs& inputs) const;
+
+ private:
+  at::Tensor branch(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;  // -> pbh
+  at::Tensor router_logits(const at::Tensor& normed_pbh) const;
+  Routing route(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
+  bool has_capacity() const { return context_.moe.expert_capacity_factor > 0; }
+  // Choices beyond the capacity of their expert get no weight, and an expert that is not there.
+  void drop_choices(Routing* routing, const SharedInputs& inputs) const;
+  // The ranks that must agree on a number of tokens: those whose tokens meet, and, since rows are padded to it, those
+  // that they are sent to.
+  ProcessGroup& sharing() const { return context_.moe.pad_expert_input_to_capacity ? *context_.tp_ep : *context_.etp; }
+  // The largest number of tokens that one of these has. Waits: on the host, in one layer of a micro-batch, if they may
+  // differ.
+  int64_t max_tokens_per_rank(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
+  // Rows that an expert takes at most, of |tokens| on each rank of etp that has other ones.
+  int64_t capacity_per_expert(int64_t tokens) const;
+  // The two halves of the shared expert, each while rows are under way to the experts of other ranks or back; without
+  // such ranks in the same order.
+  struct SharedHalves {
+    OverlappedWork first, second;
+  };
+  // Of this rank's tokens, padded to |rows| of them.
+  at::Tensor chosen_experts(const at::Tensor& normed_pbh, int64_t rows, const Routing& routing,
+                            const SharedHalves& shared) const;
+  // [n, h] of all experts one after the other, until |ends| -> their results. Rows after these, which no expert takes,
+  // become 0; an expert has at most |room| of them. Waits: on the host, if ep has ranks and rows are not padded.
+  at::Tensor dispatch_and_combine(const at::Tensor& rows, const at::Tensor& ends, int64_t room,
+                                  const SharedHalves& shared) const;
+  at::Tensor dispatched(const at::Tensor& rows, const MoeDispatch& plan, const SharedHalves& shared) const;
+  // The same of this rank's experts.
+  at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
+  at::Tensor expert_linear(const at::Tensor& rows, const Parameter& stack, const ExpertAdapter& adapter,
+                           const at::Tensor& ends) const;
+  at::Tensor shared_output(const at::Tensor& both_sbc, const at::Tensor& normed_pbh) const;
+
+  const LayerContext& context_;
+  int64_t number_;
+  const Parameter *norm_, *router_, *router_bias_, *bias_, *gate_up_, *gate_up_bias_, *down_, *down_bias_,
+      *shared_gate_;
+  LayerAdapter router_adapter_, shared_gate_adapter_;
+  ExpertAdapter gate_up_adapter_, down_adapter_;
+  std::optional<GatedMlp> shared_;
+  bool split_tokens_;   // ranks of etp have different tokens
+  bool uneven_tokens_;  // ranks that must agree perhaps have different numbers of them
+};
+
+}  // namespace concord

@@ -1,0 +1,17 @@
+// What attention_forward and attention_backward of core/ops/attention/attention.h give.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace concord {
+
+struct AttentionForward {
+  at::Tensor out;  // [B, S, heads, n]
+  at::Tensor lse;  // [B, heads, S]
+};
+
+struct AttentionBackward {
+  at::Tensor dq, dk, dv;
+};
+
+}  // namespace concord

@@ -1,0 +1,30 @@
+// A model's rope settings as a value; core/ops/attention/rope_angles.h makes angles of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace concord {
+
+// A model's rope settings, named as in its config.json ("rope_parameters", or "rope_scaling" of older files). Values
+// that a kind does not use are ignored.
+struct RopeSettings {
+  std::string rope_type = "default";  // default, linear, dynamic, llama3, yarn
+  double rope_theta = 10000;
+  int64_t head_dim = 0;
+  double partial_rotary_factor = 1;
+  int64_t max_position_embeddings = 0;           // dynamic; yarn without a factor
+  int64_t original_max_position_embeddings = 0;  // llama3, yarn
+  std::optional<double> factor = {};             // linear, dynamic, llama3, yarn
+  std::optional<double> low_freq_factor = {};    // llama3
+  std::optional<double> high_freq_factor = {};   // llama3
+  std::optional<double> attention_factor = {};   // yarn
+  std::optional<double> mscale = {};             // yarn
+  std::optional<double> mscale_all_dim = {};     // yarn
+  double beta_fast = 32;                         // yarn
+  double beta_slow = 1;                          // yarn
+  bool truncate = true;                          // yarn
+};
+
+}  // namespace concord

@@ -1,0 +1,115 @@
+#include "core/ops/optimizer/adamw.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_add.h>
+#include <ATen/ops/_foreach_addcdiv.h>
+#include <ATen/ops/_foreach_addcmul.h>
+#include <ATen/ops/_foreach_div.h>
+#include <ATen/ops/_foreach_lerp.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/ones_like.h>
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "core/ops/check.h"
+
+#include "core/ops/dispatch.h"
+
+namespace concord {
+namespace ops::adamw_op {
+namespace {
+
+using at::TensorList;
+using MaybeTensor = std::optional<at::Tensor>;
+
+void step_one(const at::Tensor& w, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, double decay,
+              double beta1_rest, double beta2, double beta2_rest, double step_size, double sqrt_bias_correction2,
+              double eps) {
+  w.mul_(decay);
+  m.add_(g - m, beta1_rest);
+  v.mul_(beta2).add_(g * g, beta2_rest);
+  w.sub_(m / (v.sqrt() / sqrt_bias_correction2 + eps), step_size);
+}
+
+// The same for all tensors at once.
+void step_all(TensorList weights, TensorList m, TensorList v, TensorList scaled, double decay, double beta1_rest,
+              double beta2, double beta2_rest, double step_size, double sqrt_bias_correction2, double eps) {
+  at::_foreach_mul_(weights, decay);
+  at::_foreach_lerp_(m, scaled, beta1_rest);
+  at::_foreach_mul_(v, beta2);
+  at::_foreach_addcmul_(v, scaled, scaled, beta2_rest);
+  const std::vector<at::Tensor> roots = at::_foreach_sqrt(v);
+  at::_foreach_div_(roots, sqrt_bias_correction2);
+  at::_foreach_add_(roots, eps);
+  at::_foreach_addcdiv_(weights, m, roots, -step_size);
+}
+
+void reference(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads,
+               const MaybeTensor& factor, double grad_scale, double decay, double beta1_rest, double beta2,
+               double beta2_rest, double step_size, double sqrt_bias_correction2, double eps) {
+  if (weights.empty()) return;
+  const double scale = factor ? factor->item<double>() : grad_scale;
+  if (factor && !std::isfinite(scale)) return;
+  std::vector<at::Tensor> scaled;
+  for (const at::Tensor& grad : grads) scaled.push_back(grad.to(weights[0].scalar_type()).mul(scale));
+  if (weights[0].scalar_type() != at::kDouble) {
+    step_all(weights, m, v, scaled, decay, beta1_rest, beta2, beta2_rest, step_size, sqrt_bias_correction2, eps);
+  } else {  // torch_npu's foreach operators do not support double
+    for (size_t i = 0; i < weights.size(); ++i) {
+      step_one(weights[i], m[i], v[i], scaled[i], decay, beta1_rest, beta2, beta2_rest, step_size,
+               sqrt_bias_correction2, eps);
+    }
+  }
+  for (size_t i = 0; i < values.size(); ++i) values[i].copy_(weights[i]);
+}
+
+// x - x is 0 where x is finite, else NaN.
+at::Tensor reference_factor(const at::Tensor& squares, const MaybeTensor& loss, double max_norm, double divisor) {
+  const at::Tensor norm = squares.sqrt();
+  const at::Tensor clip =
+      max_norm > 0 ? at::full_like(norm, max_norm).div_(norm + 1e-6).clamp_max_(1) : at::ones_like(norm);
+  at::Tensor factor = clip.div(at::full_like(norm, divisor)) + (norm - norm);
+  if (loss) factor = factor + (*loss - *loss);
+  return factor.to(at::kFloat);
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, lib) {
+  lib.def("update_factor(Tensor squares, Tensor? loss, float max_norm, float divisor) -> Tensor");
+  lib.def(
+      "adamw_(Tensor(a!)[] weights, Tensor(b!)[] m, Tensor(c!)[] v, Tensor(d!)[] values, Tensor[] grads, "
+      "Tensor? factor, float grad_scale, float decay, float beta1_rest, float beta2, float beta2_rest, float "
+      "step_size, "
+      "float sqrt_bias_correction2, float eps) -> ()");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) {
+  lib.impl("adamw_", reference);
+  lib.impl("update_factor", reference_factor);
+}
+
+}  // namespace
+}  // namespace ops::adamw_op
+
+void adamw_(const AdamWLists& lists, const AdamWStep& n, const std::optional<at::Tensor>& factor) {
+  static const auto op =
+      ops::find<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
+                     const std::optional<at::Tensor>&, double, double, double, double, double, double, double, double)>(
+          "concord::adamw_");
+  op.call(lists.weights, lists.m, lists.v, lists.values, lists.grads, factor, n.grad_scale, n.decay, n.beta1_rest,
+          n.beta2, n.beta2_rest, n.step_size, n.sqrt_bias_correction2, n.eps);
+}
+
+at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,
+                         double divisor) {
+  static const auto op = ops::find<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, double, double)>(
+      "concord::update_factor");
+  if (squares.numel() != 1 || (loss && loss->numel() != 1)) {
+    ops::refuse("update_factor", fmt::format("squares is {} and the loss {}; must be one number each",
+                                             ops::text_of(squares), ops::text_of(loss.value_or(at::Tensor()))));
+  }
+  return op.call(squares, loss, max_norm, divisor);
+}
+
+}  // namespace concord

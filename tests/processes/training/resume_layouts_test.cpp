@@ -1,0 +1,39 @@
+// Every ordered pair of layouts: what one has saved, another reads and writes again, to the last byte. resume_test has
+// them in a row; a defect that only one pair shows would be missed there.
+#include "tests/processes/training/resume_runs.h"
+
+namespace concord::testing_processes {
+namespace {
+
+// A list of layouts, and the one of them that saves.
+struct Saver {
+  std::vector<Layout> (*all)();
+  int tokens;
+  Layout layout;
+};
+
+class ResumeLayouts : public TrainResume, public ::testing::WithParamInterface<Saver> {};
+
+TEST_P(ResumeLayouts, LoadWhatThisOneHasSaved) {
+  tokens_ = GetParam().tokens;
+  run("saved", GetParam().layout.words + Words{"--max_steps", "5"});
+  for (const Layout& layout : GetParam().all()) {
+    SCOPED_TRACE(layout.name);
+    run(layout.name, layout.words + Words{"--max_steps", "5", "--resume_from_checkpoint", path("saved/checkpoint-5")});
+    expect_same_tensors("saved/checkpoint-5", layout.name + "/checkpoint-5");
+    fs::remove_all(path(layout.name));
+  }
+}
+
+std::vector<Saver> savers() {
+  std::vector<Saver> savers;
+  for (const Layout& layout : layouts()) savers.push_back({layouts, 300, layout});
+  for (const Layout& layout : expert_layouts()) savers.push_back({expert_layouts, kExpertTokens, layout});
+  return savers;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ResumeLayouts, ::testing::ValuesIn(savers()),
+                         [](const auto& saver) { return saver.param.layout.name; });
+
+}  // namespace
+}  // namespace concord::testing_processes

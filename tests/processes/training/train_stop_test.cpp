@@ -1,0 +1,166 @@
+// Signals that ask a run to end, in each of its phases: it ends in time, with the exit code of its --help.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "core/launch/processes/zygote_process.h"
+#include "tests/free_port.h"
+#include "tests/processes/train_program.h"
+
+namespace concord::testing_processes {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+// Whether somebody does on this machine, at |port|.
+bool listens(uint16_t port) {
+  const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool connected = connect(file, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
+  close(file);
+  return connected;
+}
+
+class TrainStop : public Train, public ::testing::WithParamInterface<int> {
+ protected:
+  bool is_training() { return fs::exists(path("out/metrics.jsonl")) && read_steps(path("out")).size() > 2; }
+  std::vector<std::string> endless(const std::vector<std::string>& more) {
+    std::vector<std::string> all = words({"--nproc", "2", "--max_steps", "1000000", "--save_steps", "900000"});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // Processes of the job that a launcher has told their rank.
+  std::vector<pid_t> ranks() {
+    std::vector<pid_t> found;
+    for (const pid_t pid : processes_with(path("out"))) {
+      std::ifstream environment("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+      const std::string text(std::istreambuf_iterator<char>(environment), {});
+      std::string name;
+      std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/comm"), name);
+      if (name != kZygoteName && text.find(std::string("\0RANK=", 6)) != std::string::npos) found.push_back(pid);
+    }
+    return found;
+  }
+};
+
+TEST_P(TrainStop, WhileItTrainsItSavesAndEndsWithTheSignalsExitCode) {
+  TrainProgram program(endless({}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  program.process().signal(GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
+  EXPECT_TRUE(all_gone(path("out")));
+}
+
+// It comes to one rank, not to the launcher: the others agree.
+TEST_P(TrainStop, OneRankIsEnough) {
+  TrainProgram program(endless({}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  const std::vector<pid_t> found = ranks();
+  ASSERT_EQ(found.size(), 2u);
+  kill(found.back(), GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
+}
+
+// An evaluation that would take a while.
+TEST_P(TrainStop, AnEvaluationIsAbandoned) {
+  TrainProgram program(endless({"--eval_data", write_jsonl(path("eval.jsonl"), 20000), "--eval_strategy", "steps",
+                                "--eval_steps", "3", "--per_device_eval_batch_size", "1"}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  program.process().signal(GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_EQ(read_lines(path("out/eval_metrics.jsonl")).size(), 0u);
+  EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
+}
+
+// Rank 1 never comes: rank 0 waits for it before training begins, and has nothing to save. With a token the store has a
+// port, which shows that rank 0 waits.
+TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
+  const auto port = static_cast<uint16_t>(tests::free_port());
+  TrainProgram program(words({}), {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
+                                                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
+                                                   "CONCORD_JOB_TOKEN=0123456789abcdef0123456789abcdef"}});
+  ASSERT_TRUE(poll_until([&] { return listens(port); })) << program.err();
+  program.process().signal(GetParam());
+  EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+  EXPECT_FALSE(fs::exists(path("out")));
+}
+
+// The launcher's process that forks ranks, or the first rank, has not loaded what it needs, nor does it handle signals.
+TEST_P(TrainStop, WhileRanksAreStartedItEndsAtOnce) {
+  for (const char* start : {"fork", "exec"}) {
+    TrainProgram program(endless({}), {.environment = {std::string("CONCORD_RANK_START=") + start}});
+    const auto has_started_one = [&] { return processes_with(path("out")).size() > 2; };  // besides it and its guard
+    ASSERT_TRUE(poll_until(has_started_one)) << program.err();
+    program.process().signal(GetParam());
+    EXPECT_EQ(program.exit_code(), 128 + GetParam()) << start << program.err();
+    EXPECT_FALSE(fs::exists(path("out")));
+    EXPECT_TRUE(all_gone(path("out")));
+  }
+}
+
+// All steps are made and the model is being written, which a large file of its tokenizer makes long enough to be hit.
+// Under a launcher, and as the only process.
+TEST_P(TrainStop, TheFinalSaveIsFinished) {
+  constexpr uintmax_t kBytes = 200 << 20;
+  fs::copy(kTinyModel, path("large"));
+  std::ofstream(path("large/tokenizer.extra")).close();
+  fs::resize_file(path("large/tokenizer.extra"), kBytes);
+  const auto is_writing = [&] {
+    std::error_code ignored;
+    for (const auto& entry : fs::directory_iterator(path("out"), ignored)) {
+      if (entry.path().filename().string().starts_with("model.tmp-")) return true;
+    }
+    return false;
+  };
+  for (const char* nproc : {"2", "1"}) {
+    TrainProgram program(words({"--model", path("large"), "--nproc", nproc}));
+    ASSERT_TRUE(poll_until(is_writing)) << program.err();
+    program.process().signal(GetParam());
+    EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
+    EXPECT_EQ(fs::file_size(path("out/model/tokenizer.extra")), kBytes);
+    EXPECT_FALSE(is_writing());
+    EXPECT_TRUE(all_gone(path("out")));
+    fs::remove_all(path("out"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, TrainStop, ::testing::Values(SIGTERM, SIGINT, SIGHUP),
+                         [](const auto& test) { return std::string(sigabbrev_np(test.param)); });
+
+// A rank that hangs keeps the others from finishing their step: the time limit ends them, and the launcher the rest.
+TEST_F(TrainStop, AHungRankIsNotWaitedForLongerThanTheGraceTime) {
+  TrainProgram program(endless({"--exit_signal_grace", "1"}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  const std::vector<pid_t> found = ranks();
+  ASSERT_EQ(found.size(), 2u);
+  kill(found.back(), SIGSTOP);
+  program.process().signal(SIGTERM);
+  EXPECT_EQ(program.exit_code(), 1) << program.err();
+  EXPECT_THAT(program.err(), HasSubstr("exit_signal_grace"));
+  EXPECT_TRUE(all_gone(path("out")));
+}
+
+TEST_F(TrainStop, ASecondSigtermEndsAHungJobAtOnce) {
+  TrainProgram program(endless({"--exit_signal_grace", "100000"}));
+  ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
+  const std::vector<pid_t> found = ranks();
+  ASSERT_EQ(found.size(), 2u);
+  kill(found.back(), SIGSTOP);
+  program.process().signal(SIGTERM);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // sooner it would be taken for the same one
+  program.process().signal(SIGTERM);
+  EXPECT_EQ(program.exit_code(), 1) << program.err();
+  EXPECT_TRUE(all_gone(path("out")));
+}
+
+}  // namespace
+}  // namespace concord::testing_processes

@@ -1,0 +1,168 @@
+#include "trainer/checkpoint/in_memory_checkpoints.h"
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/base/bytes_text.h"
+#include "core/base/job_board.h"
+#include "core/checkpoint/write/replicated_save.h"
+#include "core/mesh/agreement.h"
+#include "core/mesh/job_environment.h"
+#include "core/models/parameter_plan.h"
+#include "platform/loader/error.h"
+#include "platform/loader/host.h"
+#include "trainer/checkpoint/output_folder.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kRestored = "restored";  // in the launcher's folder: what this attempt has begun with
+
+// Of a checkpoint, at most: weights in 32 bits, main weights, two moments.
+constexpr int64_t kBytesPerParameter = 16;
+constexpr int64_t kAtOnce = 2;  // the new one is written before the old one is removed
+
+int64_t free_bytes(const std::string& folder) {
+  struct statvfs info{};
+  if (::statvfs(folder.c_str(), &info) != 0) return 0;
+  return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
+}
+
+// On any machine: without /dev/shm, say.
+bool folder_is_missing(ParallelContext& job, const std::string& folder) {
+  return reduced(job, folder.empty() ? 1 : 0, ReduceOp::kMax) != 0;
+}
+
+}  // namespace
+
+std::string memory_folder() {
+  const char* folder = std::getenv(kMemoryFolderVariable);
+  return folder != nullptr ? folder : "";
+}
+
+bool has_several_machines() {
+  const char* machines = std::getenv("GROUP_WORLD_SIZE");  // as torchrun has it
+  return machines != nullptr && std::atoi(machines) > 1;
+}
+
+std::string restore_from_peers(int64_t than, ParallelContext& job) {
+  const std::string folder = memory_folder();
+  std::vector<int64_t> steps;
+  for (const auto& each : folder.empty() ? std::vector<fs::path>{} : checkpoints_in(folder)) {
+    steps.push_back(*checkpoint_step(each));
+  }
+  for (int64_t below = std::numeric_limits<int64_t>::max();;) {
+    // The newest one on any machine that was not looked at yet.
+    std::erase_if(steps, [&](int64_t step) { return step >= below; });
+    below = reduced(job, steps.empty() ? -1 : steps.back(), ReduceOp::kMax);
+    if (below <= than) return "";
+    const std::string parts = checkpoint_folder(folder, below).string();
+    const std::string whole = checkpoint_folder(fs::path(folder) / kRestored, below).string();
+    try {
+      if (folder_is_missing(job, folder) || !fetch_missing_shards(parts, job)) continue;
+      assemble_parts(parts, whole, job);
+      return whole;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::runtime_error& error) {
+      if (job.rank() != 0) continue;
+      loader::log(CONCORD_LOG_WARN, "train",
+                  fmt::format("the checkpoint of step {} in memory cannot be used: {}", below, error.what()));
+    }
+  }
+}
+
+InMemoryCheckpoints::InMemoryCheckpoints(const TrainingPlan& plan, ParallelContext& job)
+    : job_(job), folder_(memory_folder()) {
+  if (plan.arguments.recovery.memory_steps == 0) return;
+  if (has_several_machines() ? folder_is_missing(job, folder_) : folder_.empty()) return;
+  const int64_t parameters =
+      plan.adapter ? adapter_parameters(plan.config, *plan.adapter) : parameter_count(plan.config);
+  const int64_t needed = parameters * kBytesPerParameter * kAtOnce;
+  const int64_t available = free_bytes(folder_);
+  every_ = plan.arguments.recovery.memory_steps;
+  if (reduced(job, available < needed ? 1 : 0, ReduceOp::kMax) == 0) return;
+  switch_off(
+      fmt::format("two of them need up to {}, and {} has {} free; enlarge it (docker run --shm-size), or set {} to "
+                  "a larger folder in memory",
+                  bytes_text(needed), folder_, bytes_text(available), kMemoryDirVariable));
+}
+
+void InMemoryCheckpoints::start(VirtualModels& model, int64_t step, HfSaveOptions options) {
+  if (has_several_machines()) return save_on_machines(model, step, std::move(options));
+  options.after_publish = [folder = folder_] { rotate_checkpoints(folder, 1); };
+  options.overwrite = true;
+  try {
+    save_ = model.start_save(checkpoint_folder(folder_, step), std::move(options), SaveJob::Source::copy, plan_);
+  } catch (const Error&) {
+    throw;  // a rank is lost, or the device
+  } catch (const std::runtime_error& error) {
+    return give_up_this_one(error.what());
+  }
+  plan_ = save_->plan();
+  started_ = step;
+}
+
+// Older ones are removed when this one is complete on all machines: there is always one that all of them have.
+void InMemoryCheckpoints::save_on_machines(VirtualModels& model, int64_t step, HfSaveOptions options) {
+  try {
+    plan_ = model.save_replicated(checkpoint_folder(folder_, step), std::move(options), plan_);
+    if (read_job_environment().local_rank == 0) {
+      rotate_checkpoints(folder_, 1);
+      fs::remove_all(fs::path(folder_) / kRestored);
+    }
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    return give_up_this_one(error.what());
+  }
+  newest_ = step;
+  is_failing_ = false;
+  is_complete_ = true;
+}
+
+bool InMemoryCheckpoints::advance(SaveJob::Progress of_all_ranks) {
+  if (!save_) return std::exchange(is_complete_, false);
+  try {
+    save_->advance(of_all_ranks);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    give_up_this_one(error.what());
+    return false;
+  }
+  if (!save_->is_done()) return false;
+  save_.reset();
+  newest_ = started_;
+  is_failing_ = false;
+  return true;
+}
+
+// A full disk may have room again by then.
+void InMemoryCheckpoints::give_up_this_one(const std::string& why) {
+  save_.reset();
+  if (std::exchange(is_failing_, true) || job_.rank() != 0) return;
+  loader::log(
+      CONCORD_LOG_WARN, "train",
+      fmt::format("a checkpoint in memory could not be written: {}; it is tried again every {} steps, and until "
+                  "then a restart goes on from an older one",
+                  why, every_));
+}
+
+void InMemoryCheckpoints::switch_off(const std::string& why) {
+  save_.reset();
+  every_ = 0;
+  if (job_.rank() != 0) return;
+  loader::log(CONCORD_LOG_WARN, "train",
+              fmt::format("no checkpoints in memory; a restart goes on from the newest one on the disk: {}", why));
+}
+
+}  // namespace concord

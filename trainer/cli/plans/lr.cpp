@@ -1,0 +1,169 @@
+#include "trainer/cli/plans/lr.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/base/config_error.h"
+#include "core/base/files/output_check.h"
+#include "core/base/quoted.h"
+#include "trainer/report/curves_svg.h"
+#include "trainer/report/files.h"
+
+namespace concord {
+namespace {
+
+constexpr int64_t kMaxUpdates = 10'000'000;
+constexpr size_t kRows = 20;
+constexpr double kBar = 40;
+constexpr size_t kMaxDrawn = 2000;
+
+struct LrOptions {
+  LrArguments lr;
+  std::vector<std::string> kwargs;  // name=value
+  std::string csv;
+  std::string svg;
+  bool overwrite = false;
+  bool json = false;
+};
+
+void take_kwargs(LrOptions* given) {
+  for (const std::string& text : given->kwargs) {
+    const size_t equals = text.find('=');
+    if (equals == 0 || equals == std::string::npos)
+      throw ConfigError(
+          fmt::format("--lr_scheduler_kwargs must be name=value, e.g. min_lr=1e-5; got {}", quoted(text)));
+    given->lr.lr_scheduler_kwargs[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+}
+
+void write_out(const std::string& path, const std::string& text) {
+  if (path == "-")
+    std::fputs(text.c_str(), stdout);
+  else
+    replace_file(path, text);
+}
+
+void run_lr(LrOptions* given) {
+  take_kwargs(given);
+  if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
+    throw ConfigError("only one document can be written to standard output; use files for the others");
+  check_output_file("--csv", given->csv, {.overwrite = given->overwrite});
+  check_output_file("--svg", given->svg, {.overwrite = given->overwrite});
+  const std::vector<LrPoint> points = lr_points(given->lr);
+  if (!given->csv.empty()) write_out(given->csv, lr_csv(points));
+  if (!given->svg.empty()) write_out(given->svg, lr_svg(given->lr, points));
+  if (given->csv == "-" || given->svg == "-") return;
+  std::fputs((given->json ? lr_json(points) + "\n" : lr_text(points)).c_str(), stdout);
+}
+
+void add_lengths(CLI::App* lr, LrArguments* given) {
+  lr->add_option("--warmup_steps", given->warmup_steps, "number of warmup steps");
+  lr->add_option("--warmup_samples", given->warmup_samples, "warmup length in samples");
+  lr->add_option("--warmup_ratio", given->warmup_ratio, "warmup length as a fraction of all steps");
+  lr->add_option("--lr_warmup_init", given->lr_warmup_init, "learning rate at the start of warmup")
+      ->capture_default_str();
+  lr->add_option("--lr_decay_steps", given->lr_decay_steps, "step at which the schedule ends; default: max_steps");
+  lr->add_option("--lr_decay_samples", given->lr_decay_samples, "the same, in samples");
+  lr->add_option("--lr_wsd_decay_steps", given->lr_wsd_decay_steps,
+                 "number of decay steps at the end of the wsd schedule");
+  lr->add_option("--lr_wsd_decay_samples", given->lr_wsd_decay_samples, "the same, in samples");
+  lr->add_option("--global_batch_size", given->global_batch_size, "samples per step")->capture_default_str();
+  lr->add_option("--lr_step_offset", given->lr_step_offset,
+                 "1: the first update already uses the learning rate of warmup step 1")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+std::vector<LrPoint> lr_points(const LrArguments& arguments) {
+  if (arguments.max_steps < 1 || arguments.max_steps > kMaxUpdates)
+    throw ConfigError(fmt::format("--max_steps is {}; must be from 1 to {}", arguments.max_steps, kMaxUpdates));
+  LrSchedule schedule(arguments);
+  std::vector<LrPoint> points;
+  for (int64_t update = 1; update <= arguments.max_steps; ++update, schedule.step())
+    points.push_back({update, schedule.lr(), schedule.weight_decay()});
+  return points;
+}
+
+std::string lr_csv(const std::vector<LrPoint>& points) {
+  std::string text = "step,learning_rate,weight_decay\n";
+  for (const LrPoint& point : points)
+    text += fmt::format("{},{},{}\n", point.update, point.learning_rate, point.weight_decay);
+  return text;
+}
+
+std::string lr_json(const std::vector<LrPoint>& points) {
+  nlohmann::ordered_json document = {{"learning_rate", nlohmann::ordered_json::array()},
+                                     {"weight_decay", nlohmann::ordered_json::array()}};
+  for (const LrPoint& point : points) {
+    document["learning_rate"].push_back(point.learning_rate);
+    document["weight_decay"].push_back(point.weight_decay);
+  }
+  return document.dump();
+}
+
+std::string lr_text(const std::vector<LrPoint>& points) {
+  double highest = 0;
+  for (const LrPoint& point : points) highest = std::max(highest, point.learning_rate);
+  std::string text = fmt::format("{:>10}  {:<12}{:<13}\n", "step", "lr", "weight decay");
+  const size_t rows = std::min(kRows, points.size());
+  for (size_t row = 0; row < rows; ++row) {
+    // The first and the last are always included.
+    const LrPoint& point = points[rows == 1 ? 0 : row * (points.size() - 1) / (rows - 1)];
+    const double share = highest > 0 ? point.learning_rate / highest : 0;
+    text += fmt::format("{:>10}  {:<12.4e}{:<13.6g} {}\n", point.update, point.learning_rate, point.weight_decay,
+                        std::string(static_cast<size_t>(std::lround(share * kBar)), '='));
+  }
+  return text;
+}
+
+std::string lr_svg(const LrArguments& arguments, const std::vector<LrPoint>& points) {
+  CurvesPicture picture{.title = fmt::format("{}, {} steps", arguments.lr_scheduler_type, arguments.max_steps),
+                        .x_label = "step",
+                        .y_label = "learning rate",
+                        .from_zero = true};
+  Curve curve{.name = "learning rate", .x = {}, .y = {}};
+  const size_t stride = (points.size() + kMaxDrawn - 1) / kMaxDrawn;
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (i % stride != 0 && i + 1 != points.size()) continue;
+    curve.x.push_back(static_cast<double>(points[i].update));
+    curve.y.push_back(points[i].learning_rate);
+  }
+  picture.curves.push_back(std::move(curve));
+  return draw_curves(picture);
+}
+
+void add_lr_command(CLI::App* program) {
+  const auto given = std::make_shared<LrOptions>();
+  LrArguments& arguments = given->lr;
+  CLI::App* lr = program->add_subcommand("lr", "print and plot the learning rates of a run; arguments as for train");
+  lr->add_option("--lr_scheduler_type", arguments.lr_scheduler_type,
+                 "constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, inverse_sqrt, "
+                 "inverse_square_root, wsd, warmup_stable_decay")
+      ->capture_default_str();
+  lr->add_option("--lr_scheduler_kwargs", given->kwargs, "name=value pairs, separated by commas")->delimiter(',');
+  lr->add_option("--learning_rate", arguments.learning_rate, "peak learning rate")->capture_default_str();
+  lr->add_option("--min_lr", arguments.min_lr, "final learning rate of the schedule")->capture_default_str();
+  lr->add_option("--max_steps", arguments.max_steps, "number of steps")->required();
+  add_lengths(lr, &arguments);
+  lr->add_option("--lr_wsd_decay_style", arguments.lr_wsd_decay_style, "linear, cosine, exponential, minus_sqrt")
+      ->capture_default_str();
+  lr->add_option("--weight_decay", arguments.weight_decay, "constant weight decay")->capture_default_str();
+  lr->add_option("--start_weight_decay", arguments.start_weight_decay, "initial value of a weight decay schedule");
+  lr->add_option("--end_weight_decay", arguments.end_weight_decay, "final value of a weight decay schedule");
+  lr->add_option("--weight_decay_incr_style", arguments.weight_decay_incr_style, "constant, linear, cosine")
+      ->capture_default_str();
+  lr->add_option("--csv", given->csv, "write every step to this file; - is standard output");
+  lr->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
+  lr->add_flag("--overwrite", given->overwrite, "replace existing files");
+  lr->add_flag("--json", given->json, "one JSON document on standard output");
+  lr->callback([given] { run_lr(given.get()); });
+}
+
+}  // namespace concord

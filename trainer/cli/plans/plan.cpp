@@ -1,0 +1,192 @@
+#include "trainer/cli/plans/plan.h"
+
+#include <fmt/core.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "core/base/config_error.h"
+#include "trainer/cli/plans/plan_buckets.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int64_t kDrawnWorld = 256;  // the grid is unreadable with more ranks than this
+constexpr int64_t kShownGroups = 8;   // groups of a kind that the table lists before it prints how many more there are
+
+ordered_json group_json(const RankGroup& group) {
+  if (group.size() <= kListedGroup) return group.members();
+  ordered_json axes = ordered_json::array();
+  for (const RankGroup::Axis& axis : group.axes()) axes.push_back({{"count", axis.count}, {"stride", axis.stride}});
+  return {{"size", group.size()}, {"first", group.first()}, {"axes", axes}};
+}
+
+ordered_json all_groups_json(const RankLayout& layout, GroupKind kind) {
+  ordered_json groups = ordered_json::array();
+  for (int64_t i = 0; i < layout.group_count(kind); ++i) groups.push_back(layout.group(kind, i).members());
+  return groups;
+}
+
+// One cell of the grid: the ranks at one (dp, pp) position, tp along the line, one line per cp.
+std::string cell_line(const RankLayout& layout, int64_t cp, int64_t dp, int64_t pp, size_t width) {
+  std::string line;
+  for (int64_t tp = 0; tp < layout.tp(); ++tp) line += fmt::format(" {:>{}}", layout.rank_at(tp, cp, dp, pp), width);
+  return line;
+}
+
+std::string grid(const RankLayout& layout) {
+  const size_t width = std::to_string(layout.world() - 1).size();
+  const size_t cell = static_cast<size_t>(layout.tp()) * (width + 1);
+  const size_t label = std::to_string(std::max(layout.pp(), layout.dp())).size();
+  std::string text = fmt::format("      {:{}}", "", label);
+  for (int64_t dp = 0; dp < layout.dp(); ++dp) text += fmt::format(" | {:<{}}", fmt::format("dp {}", dp), cell);
+  text += "\n";
+  for (int64_t pp = 0; pp < layout.pp(); ++pp) {
+    for (int64_t cp = 0; cp < layout.cp(); ++cp) {
+      text += cp == 0 ? fmt::format("   pp {:<{}}", pp, label) : fmt::format("      {:{}}", "", label);
+      for (int64_t dp = 0; dp < layout.dp(); ++dp)
+        text += fmt::format(" | {:<{}}", cell_line(layout, cp, dp, pp, width), cell);
+      text += "\n";
+    }
+  }
+  return text;
+}
+
+std::string summary(const RankLayout& layout) {
+  return fmt::format(
+      "world {} = tp {} x cp {} x dp {} x pp {}    (expert layers: etp {} x ep {} x edp {} x pp {})\norder {}, first "
+      "varies fastest{}\n",
+      layout.world(), layout.tp(), layout.cp(), layout.dp(), layout.pp(), layout.etp(), layout.ep(), layout.edp(),
+      layout.pp(), layout.order(), layout.vpp() > 1 ? fmt::format("; {} model chunks per rank", layout.vpp()) : "");
+}
+
+std::string kind_line(const RankLayout& layout, GroupKind kind) {
+  const int64_t count = layout.group_count(kind);
+  std::string text = fmt::format("  {:<19} {:>8} x {:<8}", to_string(kind), count, layout.group(kind, 0).size());
+  for (int64_t i = 0; i < std::min(count, kShownGroups); ++i)
+    text += fmt::format(" [{}]", layout.group(kind, i).to_string());
+  if (count > kShownGroups) text += fmt::format(" ... and {} more", count - kShownGroups);
+  return text + "\n";
+}
+
+std::string rank_line(const RankLayout& layout, GroupKind kind, int64_t rank) {
+  const std::optional<RankGroup> group = layout.group_of(kind, rank);
+  if (!group) return fmt::format("  {:<19} not a member\n", to_string(kind));
+  return fmt::format("  {:<19} {:>13}  index {:<13} [{}]\n", to_string(kind), group->size(), *group->index_of(rank),
+                     group->to_string());
+}
+
+}  // namespace
+
+std::string plan_json(const RankLayout& layout, std::optional<int64_t> rank) {
+  if (!rank && layout.world() > kListedWorld) {
+    throw ConfigError(fmt::format("cannot list the groups of {} ranks (at most {}); select one rank with --rank R",
+                                  layout.world(), kListedWorld));
+  }
+  ordered_json document = {{"world_size", layout.world()},
+                           {"dims",
+                            {{"tp", layout.tp()},
+                             {"cp", layout.cp()},
+                             {"dp", layout.dp()},
+                             {"pp", layout.pp()},
+                             {"ep", layout.ep()},
+                             {"etp", layout.etp()},
+                             {"edp", layout.edp()}}},
+                           {"order", layout.order()}};
+  if (rank) document["rank"] = *rank;
+  ordered_json& groups = document["groups"];
+  for (const GroupKind kind : all_group_kinds()) {
+    const std::string name(to_string(kind));
+    if (!rank) {
+      groups[name] = all_groups_json(layout, kind);
+    } else if (const auto group = layout.group_of(kind, *rank)) {
+      groups[name] = group_json(*group);
+    } else {
+      groups[name] = nullptr;
+    }
+  }
+  return document.dump();
+}
+
+std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank) {
+  std::string text = summary(layout) + "\n";
+  if (rank) {
+    const RankCoordinates at = layout.coordinates(*rank);
+    text += fmt::format("rank {}: tp {}, cp {}, dp {}, pp {}; in expert layers etp {}, ep {}, edp {}\n\n", *rank, at.tp,
+                        at.cp, at.dp, at.pp, at.etp, at.ep, at.edp);
+    text += "  group                        size\n";
+    for (const GroupKind kind : all_group_kinds()) text += rank_line(layout, kind, *rank);
+    return text;
+  }
+  if (layout.world() <= kDrawnWorld) text += grid(layout) + "\n";
+  text += "  group                 groups x size\n";
+  for (const GroupKind kind : all_group_kinds()) text += kind_line(layout, kind);
+  return text;
+}
+
+namespace {
+
+void add_bucket_options(CLI::App* plan, BucketArguments& buckets) {
+  CLI::Option* wanted = plan->add_flag(
+      "--buckets", buckets.wanted, "print the flat buffers, buckets and memory of a rank (--rank, default 0) instead");
+  const auto with_buckets = [wanted](CLI::Option* option) { option->needs(wanted)->group("With --buckets"); };
+  with_buckets(plan->add_option("--model,--model_config", buckets.model_config,
+                                "a folder with config.json, or the file itself"));
+  with_buckets(plan->add_option("--parameters", buckets.parameters, "a JSON list of {name, shape, dtype, expert}"));
+  with_buckets(plan->add_option("--dtype", buckets.dtype,
+                                "dtype of the parameters: f32, bf16 or f16; default: from config.json"));
+  with_buckets(plan->add_flag("--use_distributed_optimizer", buckets.use_distributed_optimizer, "shard the buckets"));
+  with_buckets(plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for train"));
+  with_buckets(plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type,
+                              "keep gradients in the parameter dtype instead of fp32"));
+  with_buckets(plan->add_option("--ema_decay", buckets.ema_decay, "as for train: above 0, count the average too"));
+  with_buckets(
+      plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements per bucket; 0: max(40e6, 1e6 * dp)")
+          ->capture_default_str());
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App* program) {
+  struct Arguments {
+    ParallelSizes sizes;
+    std::optional<int64_t> rank;
+    bool json = false;
+    BucketArguments buckets;
+  };
+  const auto given = std::make_shared<Arguments>();
+  ParallelSizes& sizes = given->sizes;
+  CLI::App* plan = program->add_subcommand("plan", "print the groups of a layout, or the buckets of a rank");
+  plan->add_option("--world_size", sizes.world, "number of ranks, up to 2^40")->required();
+  plan->add_option("--tensor_model_parallel_size", sizes.tensor, "ranks that each layer is split over")
+      ->capture_default_str();
+  plan->add_option("--pipeline_model_parallel_size", sizes.pipeline, "number of pipeline stages")
+      ->capture_default_str();
+  plan->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline, "model chunks per rank")
+      ->capture_default_str();
+  plan->add_option("--context_parallel_size", sizes.context, "ranks that each sequence is split over")
+      ->capture_default_str();
+  plan->add_option("--expert_model_parallel_size", sizes.expert, "ranks that the experts are distributed over")
+      ->capture_default_str();
+  plan->add_option("--expert_tensor_parallel_size", sizes.expert_tensor,
+                   "ranks that each expert is split over; 0: same as tensor")
+      ->capture_default_str();
+  plan->add_option("--order", sizes.order, "order of the axes, fastest-varying first")->capture_default_str();
+  plan->add_option("--rank", given->rank, "print only the groups of this rank; works for any world size");
+  plan->add_flag("--json", given->json, "one JSON document on standard output");
+  add_bucket_options(plan, given->buckets);
+  plan->callback([given] {
+    const RankLayout layout(given->sizes);
+    if (given->buckets.wanted) {
+      std::fputs(buckets_text(given->buckets, layout, given->rank.value_or(0), given->json).c_str(), stdout);
+      return;
+    }
+    std::fputs((given->json ? plan_json(layout, given->rank) + "\n" : plan_text(layout, given->rank)).c_str(), stdout);
+  });
+}
+
+}  // namespace concord

@@ -1,0 +1,352 @@
+#include "trainer/data/build/build.h"
+
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/stable_hash.h"
+#include "core/base/threads.h"
+#include "platform/base/thread_safety.hpp"
+#include "platform/base/unique_fd.hpp"
+#include "trainer/data/build/build_shards.h"
+#include "trainer/data/build/output_file.h"
+#include "trainer/data/data_files.h"
+#include "trainer/data/mapped_file.h"
+#include "trainer/data/text/records.h"
+#include "trainer/data/text/tokenizer.h"
+#include "trainer/data/text/tokenizer_files.h"
+
+namespace concord {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWorkFolder = ".build";
+constexpr const char* kPublishing = "/publishing";  // a file of the folder
+constexpr std::string_view kPlanTitle = "concord data build";
+constexpr int kFormat = 3;  // of the folder; part of the plan
+constexpr auto kReportEvery = std::chrono::milliseconds(500);
+
+// Of the chat template that is given, or of the files that may hold the tokenizer's own.
+std::string template_hash(const BuildArguments& arguments) {
+  if (!arguments.chat_template.empty())
+    return fmt::format("{:016x}", stable_hash(MappedFile(arguments.chat_template).text()));
+  std::string all;
+  for (const auto& [name, text] : tokenizer_files(arguments.tokenizer)) {
+    if (name != "tokenizer.json") all += name + "\n" + text + "\n";
+  }
+  return fmt::format("{:016x}", stable_hash(all));
+}
+
+// Everything that determines the bytes of the output, as text.
+std::string plan_of(const BuildArguments& arguments, const std::vector<std::string>& inputs,
+                    const Tokenizer& tokenizer) {
+  std::string plan = fmt::format("{} {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
+                                 kPlanTitle, kFormat, arguments.sft, arguments.sft ? template_hash(arguments) : "-",
+                                 arguments.append_eod, arguments.shard_bytes, tokenizer.name());
+  if (arguments.tokenizer != "byte") plan += fmt::format(", {:016x}", stable_hash(MappedFile(tokenizer.name()).text()));
+  if (arguments.dataset) plan += "\ndata set " + arguments.dataset->text();
+  for (const std::string& path : inputs) {
+    plan += fmt::format("\ninput {}, {} bytes, changed {}", fs::absolute(path).string(), InputFile(path).size(),
+                        fs::last_write_time(path).time_since_epoch().count());
+  }
+  return plan + "\n";
+}
+
+std::vector<std::string> input_files(const BuildArguments& arguments) {
+  std::vector<std::string> files;
+  for (const std::string& path : arguments.inputs) std::ranges::copy(data_files(path), std::back_inserter(files));
+  for (const std::string& file : files) {
+    if (!file.ends_with(".txt") && !file.ends_with(".jsonl") && !is_record_file(file))
+      throw ConfigError(fmt::format("{}: the file name must end in .txt, .jsonl, {}", file, kRecordEndings));
+  }
+  return files;
+}
+
+// OUTPUT.build/, locked by one process at a time. The lock is released when the process exits, for whatever reason.
+class WorkFolder {
+ public:
+  WorkFolder(const std::string& output, const std::string& plan, bool overwrite) : path_(output + kWorkFolder) {
+    std::error_code error;
+    check_is_ours();
+    fs::create_directory(path_, error);
+    if (error) throw ConfigError(fmt::format("cannot create folder {}: {}", path_, error.message()));
+    lock_.reset(::open((path_ + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666));
+    if (!lock_) throw ConfigError(fmt::format("cannot write to {}: {}", path_, std::strerror(errno)));
+    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+      throw ConfigError(fmt::format("another process is already building {} (it holds {}/lock)", output, path_));
+    }
+    take_over(output, plan, overwrite);
+  }
+
+  std::string lines_of(size_t input) const { return fmt::format("{}/input-{:06}.jsonl", path_, input); }
+  std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
+  // The files that show whose folder it is go last, so that a build that is killed here can continue.
+  void remove() const {
+    const std::vector<fs::directory_entry> entries(fs::directory_iterator(path_), {});
+    for (const fs::directory_entry& entry : entries) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("shard-") || name.starts_with("input-")) fs::remove(entry.path());
+    }
+    fs::remove_all(path_);
+  }
+  // From now on files with the names of the output are this build's.
+  void begin_publishing() const { write_whole(path_ + kPublishing, ""); }
+
+ private:
+  // One that was killed before it wrote its plan has left nothing else.
+  void check_is_ours() const {
+    std::error_code error;
+    if (!fs::exists(fs::symlink_status(path_, error))) return;
+    const std::string plan = path_ + "/plan";
+    bool is_ours = fs::is_directory(fs::symlink_status(path_, error));
+    if (is_ours && fs::is_regular_file(plan, error)) {
+      is_ours = MappedFile(plan).text().starts_with(kPlanTitle);
+    } else if (is_ours) {
+      const fs::directory_iterator entries(path_, error);
+      is_ours = std::all_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
+        return entry.path().filename() == "lock" || entry.path().filename() == "plan.partial";
+      });
+    }
+    if (is_ours) return;
+    throw ConfigError(fmt::format(
+        "{} was not written by data build, which needs this name; move it away, or choose another --output", path_));
+  }
+
+  // Resumes what an earlier build of the same plan has left.
+  void take_over(const std::string& output, const std::string& plan, bool overwrite) {
+    const std::string file = path_ + "/plan";
+    if (fs::exists(file) && MappedFile(file).text() == plan) return;
+    if (fs::exists(file) && !overwrite) {
+      throw ConfigError(
+          fmt::format("{} contains an unfinished build of {} with other settings or inputs; use the same ones to "
+                      "resume it, or --overwrite to start over",
+                      path_, output));
+    }
+    for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
+      if (entry.path().filename() != "lock") fs::remove_all(entry.path());
+    }
+    write_whole(file, plan);
+  }
+
+  static void write_whole(const std::string& file, std::string_view text) {
+    OutputFile written(file);
+    written.write(text);
+    written.sync();
+    written.publish();
+  }
+
+  std::string path_;
+  UniqueFd lock_;
+};
+
+class Build {
+ public:
+  Build(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report)
+      : arguments_(arguments),
+        report_(report),
+        tokenizer_(make_tokenizer(arguments.tokenizer, arguments.chat_template)) {
+    if (arguments_.append_eod && !arguments_.sft && !tokenizer_->end_of_document()) {
+      throw ConfigError(
+          fmt::format("the tokenizer {} has no end-of-document token; use --append_eod false", tokenizer_->name()));
+    }
+    const std::vector<std::string> files = input_files(arguments_);
+    folder_ =
+        std::make_unique<WorkFolder>(arguments_.output, plan_of(arguments_, files, *tokenizer_), arguments_.overwrite);
+    write_lines_of_records(files);
+    for (size_t i = 0; i < files.size(); ++i)
+      inputs_.emplace_back(is_record_file(files[i]) ? folder_->lines_of(i) : files[i], files[i]);
+    shards_ = cut_into_shards(inputs_, arguments_.shard_bytes);
+    if (shards_.empty()) {
+      folder_->remove();
+      throw ConfigError(fmt::format("{}: file is empty", arguments_.inputs.front()));
+    }
+    progress_.shards = static_cast<int64_t>(shards_.size());
+    for (const BuildShard& shard : shards_) progress_.bytes += shard.end - shard.begin;
+  }
+
+  BuildProgress run() {
+    find_missing();
+    run_workers();
+    if (progress_.documents == 0)
+      throw ConfigError(fmt::format("{}: contains no documents", arguments_.inputs.front()));
+    std::vector<std::string> names;
+    for (size_t i = 0; i < shards_.size(); ++i) names.push_back(folder_->shard(i));
+    folder_->begin_publishing();
+    write_tokenizer_files(arguments_.output,
+                          tokenizer_files(arguments_.tokenizer));  // the index is renamed into place last
+    join_shards(arguments_, names, *tokenizer_);
+    folder_->remove();
+    return progress_;
+  }
+
+ private:
+  int64_t most_workers() const {
+    const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+    return arguments_.workers > 0 ? arguments_.workers : cores;
+  }
+
+  // Several files at a time. What an earlier build has written is kept.
+  void write_lines_of_records(const std::vector<std::string>& files) const {
+    std::atomic<size_t> next = 0;
+    run_on_threads(std::min<int64_t>(most_workers(), std::ssize(files)), [&] {
+      for (size_t i = next++; i < files.size(); i = next++) {
+        if (!is_record_file(files[i]) || fs::exists(folder_->lines_of(i))) continue;
+        OutputFile output(folder_->lines_of(i));
+        stream_records(files[i], [&](std::string_view lines) { output.write(lines); });
+        output.sync();
+        output.publish();
+      }
+    });
+  }
+
+  void find_missing() {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      try {
+        finished(i, count_shard(arguments_, folder_->shard(i)));
+        ++progress_.shards_kept;
+      } catch (const ConfigError&) {  // missing or incomplete
+        missing_.push_back(i);
+      }
+    }
+  }
+
+  void run_workers() {
+    const size_t count = std::min(static_cast<size_t>(most_workers()), missing_.size());
+    std::vector<std::jthread> workers;
+    std::unique_lock lock(mutex_);
+    running_ = count;
+    for (size_t i = 0; i < count; ++i) workers.emplace_back([this, i] { work(i); });
+    while (running_ > 0) {
+      changed_.wait_for(lock, kReportEvery);
+      const BuildProgress progress = progress_;
+      lock.unlock();
+      try {
+        report_(progress);
+      } catch (...) {
+        stop_ = true;
+        throw;  // the workers finish their current shards
+      }
+      lock.lock();
+    }
+    if (!errors_.empty()) std::rethrow_exception(errors_.begin()->second);  // the error of the first failed shard
+    report_(progress_);  // fast workers may have finished before the first report
+  }
+
+  void work(size_t worker) {
+    std::unique_ptr<Tokenizer> own;
+    while (!stop_) {
+      const size_t next = next_++;
+      if (next >= missing_.size()) break;
+      const size_t number = missing_[next];
+      try {
+        if (worker > 0 && own == nullptr) own = make_tokenizer(arguments_.tokenizer, arguments_.chat_template);
+        Tokenizer& tokenizer = worker > 0 ? *own : *tokenizer_;
+        const ShardCounts counts =
+            build_shard(arguments_, inputs_[shards_[number].input], shards_[number], tokenizer, folder_->shard(number));
+        const std::lock_guard lock(mutex_);
+        finished(number, counts);
+      } catch (...) {
+        stop_ = true;
+        const std::lock_guard lock(mutex_);
+        errors_.emplace(number, std::current_exception());
+      }
+      changed_.notify_one();
+    }
+    const std::lock_guard lock(mutex_);
+    --running_;
+    changed_.notify_one();
+  }
+
+  void finished(size_t number, const ShardCounts& counts) {
+    ++progress_.shards_done;
+    progress_.bytes_done += shards_[number].end - shards_[number].begin;
+    progress_.documents += counts.documents;
+    progress_.tokens += counts.tokens;
+  }
+
+  const BuildArguments& arguments_;
+  const std::function<void(const BuildProgress&)>& report_;
+  std::unique_ptr<Tokenizer> tokenizer_;  // the first worker's
+  std::deque<BuildInput> inputs_;
+  std::vector<BuildShard> shards_;
+  std::unique_ptr<WorkFolder> folder_;
+  std::vector<size_t> missing_;
+  std::atomic<size_t> next_ = 0;
+  std::atomic<bool> stop_ = false;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  BuildProgress progress_;                                                  // guarded by mutex_ while workers run
+  std::map<size_t, std::exception_ptr> errors_ CONCORD_GUARDED_BY(mutex_);  // by shard
+  size_t running_ CONCORD_GUARDED_BY(mutex_) = 0;
+};
+
+void check(const BuildArguments& arguments) {
+  if (arguments.inputs.empty()) throw ConfigError("no input; give --input FILE.txt or FILE.jsonl");
+  if (arguments.output.empty()) throw ConfigError("no output; give --output PREFIX");
+  if (arguments.workers < 0)
+    throw ConfigError(fmt::format("--workers is {}; must be >= 1, or 0 for one per core", arguments.workers));
+  if (arguments.shard_bytes < 1)
+    throw ConfigError(fmt::format("--shard_bytes is {}; must be >= 1", arguments.shard_bytes));
+  if (arguments.sft != arguments.output.ends_with(".jsonl")) {
+    throw ConfigError(fmt::format("--output is {}; {}", arguments.output,
+                                  arguments.sft ? "with --sft it must be a file name that ends in .jsonl"
+                                                : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
+  }
+  // A build that was killed after its last file got its name has left its folder: it goes on, to remove it. Before that
+  // what has the name is a file of the user's.
+  const bool goes_on = fs::exists(arguments.output + kWorkFolder + kPublishing);
+  OutputRules rules{.overwrite = arguments.overwrite || goes_on, .inputs = input_files(arguments), .in_live_run = true};
+  if (arguments.tokenizer != "byte") rules.inputs.push_back(arguments.tokenizer);
+  if (!arguments.chat_template.empty()) rules.inputs.push_back(arguments.chat_template);
+  check_data_output(arguments.output, rules);
+  check_replaced_folder("--output", arguments.output + kWorkFolder, rules);
+}
+
+}  // namespace
+
+void check_data_output(const std::string& output, const OutputRules& rules) {
+  if (output.ends_with(".jsonl")) {
+    check_output_file("--output", output, rules);
+  } else {
+    for (const char* ending : {".bin", ".idx"}) check_output_file("--output", output + ending, rules);
+  }
+  check_tokenizer_folder(output, rules);
+}
+
+BuildProgress build_data(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report) {
+  check(arguments);
+  return Build(arguments, report).run();
+}
+
+std::string progress_line(const BuildProgress& progress, double seconds) {
+  constexpr double kMiB = 1 << 20;
+  const double done = static_cast<double>(progress.bytes_done) / kMiB, all = static_cast<double>(progress.bytes) / kMiB;
+  std::string line = fmt::format("{}/{} shards, {:.1f} of {:.1f} MiB, {:.2f} M tokens", progress.shards_done,
+                                 progress.shards, done, all, static_cast<double>(progress.tokens) / 1e6);
+  if (progress.shards_done <= progress.shards_kept || seconds <= 0)
+    return line;  // the speed covers only shards of this run
+  const double share =
+      static_cast<double>(progress.shards_done - progress.shards_kept) / static_cast<double>(progress.shards_done);
+  const double speed = done * share / seconds;
+  return line + fmt::format(", {:.1f} MiB/s, {:.0f} s left", speed, (all - done) / speed);
+}
+
+}  // namespace concord

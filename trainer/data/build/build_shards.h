@@ -1,0 +1,48 @@
+// The parts of `concord data build` below its workers: how inputs are split, and what is done with one shard.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "trainer/data/build/build.h"
+#include "trainer/data/mapped_file.h"
+#include "trainer/data/text/tokenizer.h"
+
+namespace concord {
+
+// A file to read, and the file that the user has named, of which it may be a copy as lines.
+struct BuildInput {
+  BuildInput(const std::string& path, std::string given) : file(path), name(std::move(given)) {}
+  MappedFile file;
+  std::string name;
+};
+
+// Bytes [begin, end) of an input: whole lines of a .jsonl, whole paragraphs of a .txt.
+struct BuildShard {
+  size_t input = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+// Pure: a function of the inputs and |shard_bytes| only.
+std::vector<BuildShard> cut_into_shards(const std::deque<BuildInput>& inputs, int64_t shard_bytes);
+
+struct ShardCounts {
+  int64_t documents = 0;
+  int64_t tokens = 0;
+};
+
+// Writes |name|.bin and .idx, with sft |name|.jsonl, which appear complete. Throws ConfigError, with file and line, for
+// input that is wrong.
+ShardCounts build_shard(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
+                        Tokenizer& tokenizer, const std::string& name);
+
+// What a complete shard holds; throws ConfigError if it is not.
+ShardCounts count_shard(const BuildArguments& arguments, const std::string& name);
+
+// Puts |names| after each other under arguments.output.
+void join_shards(const BuildArguments& arguments, const std::vector<std::string>& names, const Tokenizer& tokenizer);
+
+}  // namespace concord

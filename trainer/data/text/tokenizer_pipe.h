@@ -1,0 +1,67 @@
+// The protocol between this process and a tokenizer process (trainer/data/text/tokenizer_process.py), over two
+// descriptors. The other side is not trusted: its output is checked, memory grows only with what has arrived, and its
+// silence is bounded by a timeout.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "platform/base/unique_fd.hpp"
+#include "trainer/data/text/pretokenizer.h"
+#include "trainer/data/text/tokenizer.h"
+
+namespace concord {
+
+struct TokenizerGreeting {
+  int64_t vocab_size = 0;  // ids are below it
+  std::optional<int64_t> end_of_document;
+  std::optional<int64_t> end_of_text;         // eos_token of tokenizer_config.json
+  std::optional<PretokenizerPattern> pieces;  // how plain texts are cut; none: ask for documents
+  std::vector<std::string> added_tokens;
+};
+
+// Owns both descriptors; |to| is a socket, so that writing without a reader is an error and not a signal. Threads: one
+// at a time. Waits for the other side, at most |patience| and the time for a large request (100 kB/s) without a byte of
+// it. Throws std::runtime_error, which |name| begins, for an end of file, a timeout and an invalid answer.
+class TokenizerPipe {
+ public:
+  TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::chrono::milliseconds patience);
+
+  // The first message. Throws ConfigError if it is a refusal.
+  TokenizerGreeting read_greeting();
+
+  // What is asked for; see the script.
+  enum class Kind { piece, document, prompt, answer };
+  // The ids of each item, all below the greeting's vocab_size. Throws ConfigError for an item that is refused.
+  std::vector<std::vector<int64_t>> ids_of(Kind kind, const std::vector<std::string_view>& items);
+  // The same of conversations, with what is to be learnt.
+  std::vector<TokensAndLabels> learn(const std::vector<std::string_view>& chats);
+  std::string decode(const std::vector<int64_t>& ids);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void send(std::string_view bytes);
+  void receive(void* to, size_t count);
+  void request(const char* kind, const std::vector<std::string_view>& items);
+  std::string receive_text(uint32_t bytes);
+  // Nothing if the item is refused: then |refusal| has the reason, unless there was one before.
+  std::optional<std::vector<int64_t>> receive_ids(std::optional<std::string>* refusal);
+  void wait_for(int fd, short events);
+  [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn]] void fail_to_answer(std::chrono::milliseconds waited) const;
+
+  UniqueFd from_;
+  UniqueFd to_;  // closed first: the other side ends at the end of its input
+  std::string name_;
+  std::chrono::milliseconds patience_;
+  std::chrono::milliseconds allowed_;  // |patience_| and what the request at hand takes
+  int64_t vocab_size_ = 0;
+};
+
+}  // namespace concord

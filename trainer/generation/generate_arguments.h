@@ -1,0 +1,33 @@
+// What `concord generate` takes; needs no libtorch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/mesh/initialize_args.h"
+#include "trainer/generation/sampling.h"
+
+namespace concord {
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;
+  int64_t batch_size = 8;  // prompts at a time
+  SamplingOptions sampling = {};
+};
+
+struct GenerateArguments {
+  std::string model;      // an HF folder, or a checkpoint
+  std::string adapter;    // a folder with an adapter for it; empty: none
+  std::string prompt;     // one of the two
+  std::string prompts;    // a .txt or .jsonl file
+  std::string tokenizer;  // empty: the model's
+  std::string dtype;      // empty: as the config says
+  std::string layout;     // pipeline_model_parallel_layout
+  GenerateOptions options;
+  InitializeArgs sizes;
+  bool chat = false;
+  std::string chat_template = {};  // a Jinja file; empty: the tokenizer's own
+  bool json = false;
+};
+
+}  // namespace concord

@@ -1,0 +1,124 @@
+#include "trainer/generation/prompts.h"
+
+#include <fmt/core.h>
+
+#include <filesystem>
+
+#include "core/base/config_error.h"
+#include "core/base/files/input_file.h"
+#include "core/base/parse_json.h"
+#include "trainer/data/mapped_file.h"
+#include "trainer/data/text/text_reader.h"
+
+namespace concord {
+namespace {
+
+using nlohmann::json;
+constexpr uint64_t kLargestConfig = 16 << 20;
+
+Prompt parse_prompt(std::string_view line, bool chat, const std::string& place) {
+  const json record = parse_json(line, place);
+  if (record.is_object() && record.contains("prompt") && record["prompt"].is_string()) {
+    return make_prompt(record["prompt"].get<std::string>(), chat);
+  }
+  if (!record.is_object() || !(record.contains("messages") || record.contains("input_ids"))) {
+    throw ConfigError(
+        place + R"(: must be {"prompt": "..."}, {"messages": [{"role", "content"}, ...]} or {"input_ids": [...]})");
+  }
+  JsonRecord read = parse_json_record(line, place);
+  if (read.kind == JsonRecord::Kind::kTokens) return {Prompt::Kind::ids, "", std::move(read.tokens.ids)};
+  return {Prompt::Kind::chat, std::move(read.text)};
+}
+
+std::vector<int64_t> eos_of(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return {};
+  const json config = parse_json(InputFile(file.string()).read(kLargestConfig, "a configuration"), file.string());
+  if (!config.is_object() || !config.contains("eos_token_id")) return {};
+  const json& value = config["eos_token_id"];
+  std::vector<int64_t> ids;
+  for (const json& each : value.is_array() ? value : json::array({value})) {
+    if (each.is_number_integer()) ids.push_back(each.get<int64_t>());
+  }
+  return ids;
+}
+
+// A character cut in half is decoded as U+FFFD.
+bool ends_within_character(const std::string& text) { return text.ends_with("\xEF\xBF\xBD"); }
+
+}  // namespace
+
+Prompt make_prompt(const std::string& text, bool chat) {
+  if (!chat) return {Prompt::Kind::text, text};
+  const json message = {{"role", "user"}, {"content", text}};
+  return {Prompt::Kind::chat, json{{"messages", json::array({message})}}.dump()};
+}
+
+std::vector<Prompt> read_prompts(const std::string& path, bool chat) {
+  const MappedFile file(path);
+  check_text(file.text(), path, 1);
+  std::vector<Prompt> prompts;
+  for_each_line(file.text(), [&](std::string_view line, int64_t number) {
+    const std::string place = fmt::format("{}, line {}", path, number);
+    prompts.push_back(path.ends_with(".jsonl") ? parse_prompt(line, chat, place)
+                                               : make_prompt(std::string(line), chat));
+  });
+  if (prompts.empty()) throw ConfigError(path + ": contains no prompts; put one on each line");
+  return prompts;
+}
+
+std::vector<std::vector<int64_t>> encode_prompts(const std::vector<Prompt>& prompts, Tokenizer* tokenizer) {
+  std::vector<std::vector<int64_t>> encoded;
+  for (const Prompt& prompt : prompts) {
+    if (prompt.kind == Prompt::Kind::ids) {
+      encoded.push_back(prompt.ids);
+      continue;
+    }
+    const std::string number = fmt::format("prompt {}", encoded.size() + 1);
+    if (tokenizer == nullptr) {
+      throw ConfigError(number +
+                        " is text, but the model's folder has no tokenizer.json; pass a tokenizer with "
+                        "--tokenizer, or tokens as {\"input_ids\": [...]}");
+    }
+    try {
+      const bool is_chat = prompt.kind == Prompt::Kind::chat;
+      auto ids = is_chat ? tokenizer->encode_chat_prompts({prompt.text}) : tokenizer->encode_prompts({prompt.text});
+      encoded.push_back(std::move(ids.front()));
+    } catch (const ConfigError& error) {
+      throw ConfigError(number + ": " + error.what());
+    }
+  }
+  return encoded;
+}
+
+std::vector<int64_t> end_tokens(const std::string& folder, const Tokenizer* tokenizer) {
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const std::vector<int64_t> ids = eos_of(std::filesystem::path(folder) / name);
+    if (!ids.empty()) return ids;
+  }
+  if (tokenizer == nullptr || !tokenizer->end_of_text()) return {};
+  return {*tokenizer->end_of_text()};
+}
+
+std::string tokenizer_of_model(const std::string& given, const std::string& folder) {
+  if (!given.empty()) return given;
+  std::error_code ignored;
+  const std::filesystem::path own = std::filesystem::path(folder) / "tokenizer.json";
+  return std::filesystem::exists(own, ignored) ? own.string() : "";
+}
+
+std::string IncrementalDetokenizer::add(int64_t id) {
+  ids_.push_back(id);
+  const std::string text = tokenizer_.decode(ids_);
+  if (ends_within_character(text) || text.size() < shown_) return "";
+  const std::string more = text.substr(shown_);
+  shown_ = text.size();
+  return more;
+}
+
+std::string IncrementalDetokenizer::finish() {
+  const std::string text = tokenizer_.decode(ids_);
+  return text.size() > shown_ ? text.substr(shown_) : "";
+}
+
+}  // namespace concord

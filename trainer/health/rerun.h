@@ -1,0 +1,90 @@
+// The rerun state machine: what is done about a step whose numbers look wrong, and what that proves. Megatron's, but in
+// one process, and with the other replicas instead of another job. Pure functions and plain values; needs no libtorch.
+// Threads: any.
+//
+//   start --symptom--> repeating --it stays--> comparing --nothing is damaged--> exchanging --no device--> inherent
+//     |                    |                       |         (no replicas: inherent)   |
+//     v                    v                       v                                   v
+//   fine               transient: it is gone   damaged, or repairing --> repaired   persistent: a device is to blame
+//
+// repeating: the same ranks compute the step again, from the same weights, batches and random numbers.
+// comparing: nothing is computed. A step from weights that are damaged in a rank's memory looks like the work of a bad
+// device, also on another batch, but the device is not to blame: so the weights of the replicas are compared first.
+// repairing: what is damaged is copied from a replica, and the step is computed again.
+// exchanging: each replica computes the batch of the next one; the weights are the same, so the bits have to be.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace concord {
+
+enum class Symptom { none, not_finite, spike };
+std::string_view to_string(Symptom symptom);
+
+enum class RerunState {
+  start,
+  repeating,
+  comparing,
+  repairing,
+  exchanging,
+  // Verdicts:
+  fine,
+  transient,   // a fault that was gone a moment later
+  repaired,    // weights were damaged in memory; they are those of a replica again
+  damaged,     // weights are damaged in memory, and no replica is known to be intact
+  persistent,  // a fault that stays with a device
+  inherent,    // a property of the data and the model
+};
+std::string_view to_string(RerunState state);
+bool is_verdict(RerunState state);
+
+// What the computation that the state asked for has shown. The same on all ranks.
+struct RerunObservation {
+  bool symptom = false;     // start, repeating, repairing: the numbers look wrong
+  bool damage = false;      // comparing: weights differ between replicas, or are not finite
+  bool intact = false;      // comparing: a replica has what they were
+  bool replicas = false;    // comparing, repairing: there is another replica to exchange batches with
+  bool blames_any = false;  // exchanging: judge_exchange has named a device
+};
+// A verdict stays.
+RerunState next(RerunState state, const RerunObservation& observation);
+// All transitions, a line for each: "repeating   symptom -> comparing". A state looks at its own observations only.
+std::string transition_table();
+
+// What a replica has computed: from its own batch, and from that of the next one.
+struct ReplicaResult {
+  int64_t bits = 0;  // a checksum of the losses and the gradients
+  bool finite = true;
+  bool operator==(const ReplicaResult&) const = default;
+};
+struct ExchangeResult {
+  ReplicaResult own;   // of batch i, on device i
+  ReplicaResult next;  // of batch i + 1, or 0 on the last device
+};
+// The places of the devices to blame, from the results of all in their order. One that has numbers that are not finite
+// where another device has finite ones of the same batch is to blame. Otherwise, and if results of the same device are
+// |reproducible|, one that differs from both of its neighbours; of devices that each differ from one, all: it cannot be
+// told which.
+std::vector<int64_t> judge_exchange(std::span<const ExchangeResult> results, bool reproducible);
+
+// rerun_action.
+enum class RerunAction { stop, skip, go_on };
+RerunAction rerun_action(std::string_view name);  // stop, skip, continue
+
+// What becomes of the step.
+enum class StepDecision {
+  update,  // from gradients that can be used
+  skip,    // no update
+  stop,
+};
+std::string_view to_string(StepDecision fate);
+// To go on takes what a repetition has made of a transient fault or of repaired weights, and makes the update of a
+// spike that is inherent. It cannot go on with a device that computes wrong numbers, or with a gradient that is not
+// finite. Damaged weights stop the run whatever the action is: the steps after a skipped one would be wrong too.
+StepDecision decide_step(RerunState verdict, Symptom symptom, RerunAction action);
+
+}  // namespace concord

@@ -1,0 +1,89 @@
+#include "trainer/step_graph.h"
+
+#include <utility>
+
+#include "platform/loader/host.h"
+
+namespace concord {
+namespace {
+
+constexpr int kAlikeBefore = 2;  // the first step is often another one than the rest: kernels load and are chosen
+constexpr int kMaxWasted = 3;    // recordings: steps that keep changing are not worth more
+constexpr int kLasting = 100;    // replays after which a recording was not wasted
+
+bool have_one_shape(const at::Tensor& a, const at::Tensor& b) {
+  return a.defined() == b.defined() && (!a.defined() || a.sizes() == b.sizes());
+}
+
+// All of a batch but its tokens is read by the host.
+bool can_replay(const MicroBatch& a, const MicroBatch& b) {
+  const auto is_plain = [](const MicroBatch& each) {
+    return !each.position_ids.defined() && each.cu_seqlens.empty() && each.pairs.empty() && each.margins.empty();
+  };
+  return is_plain(a) && is_plain(b) && have_one_shape(a.input_ids, b.input_ids) && have_one_shape(a.labels, b.labels);
+}
+
+}  // namespace
+
+bool can_replay(const PassInputs& a, const PassInputs& b) {
+  if (a.batches.size() != b.batches.size() || a.loss_scale != b.loss_scale) return false;
+  if (a.weights != b.weights || a.router_weights != b.router_weights) return false;
+  if (a.has_fp8_history != b.has_fp8_history) return false;
+  for (size_t i = 0; i < a.batches.size(); ++i) {
+    if (!can_replay(a.batches[i], b.batches[i])) return false;
+  }
+  return !a.batches.empty();
+}
+
+StepGraph::StepGraph(c10::Device device, bool is_wanted, Enqueue enqueue, Replayed replayed)
+    : device_(device),
+      is_wanted_(is_wanted && GraphedCallable::is_possible(device)),
+      enqueue_(std::move(enqueue)),
+      replayed_(std::move(replayed)) {}
+
+at::Tensor StepGraph::run(PassInputs inputs) {
+  if (!is_wanted_ || inputs.hold) return enqueue_(inputs).losses;
+  if (can_replay(first_, inputs)) {
+    ++alike_;
+  } else {
+    alike_ = 0;
+    first_ = inputs;
+    end_recording();
+  }
+  if (!work_ && alike_ >= kAlikeBefore && wasted_ < kMaxWasted) begin_recording(inputs);
+  return work_ ? run_recorded(inputs) : enqueue_(inputs).losses;
+}
+
+void StepGraph::begin_recording(const PassInputs& inputs) {
+  fixed_ = inputs;
+  work_.emplace(device_, "a step", [this] { passes_ = enqueue_(fixed_); }, GraphedCallable::Memory::large);
+}
+
+void StepGraph::end_recording() {
+  if (work_ && replays_ < kLasting) ++wasted_;
+  work_.reset();
+  passes_ = {};
+  replays_ = 0;
+}
+
+at::Tensor StepGraph::run_recorded(const PassInputs& inputs) {
+  for (size_t i = 0; i < inputs.batches.size(); ++i) {
+    const MicroBatch &from = inputs.batches[i], &to = fixed_.batches[i];
+    if (to.input_ids.is_same(from.input_ids)) continue;  // of the step with which the recording begins
+    to.input_ids.copy_(from.input_ids);
+    if (to.labels.defined()) to.labels.copy_(from.labels);
+  }
+  const bool was_recorded = work_->is_recorded();
+  work_->run();
+  if (work_->is_recorded()) {
+    replayed_(fixed_, passes_);
+    ++replays_;
+    if (!was_recorded) {
+      loader::log(CONCORD_LOG_INFO, "train",
+                  "the passes of a step are recorded, and replayed from here on (replay_steps)");
+    }
+  }
+  return passes_.losses;
+}
+
+}  // namespace concord
