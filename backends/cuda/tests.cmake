@@ -21,7 +21,8 @@ concord_test(cuda_communicator_test
   LIBRARIES Concord::sdk concord_cuda_vendor concord_cuda_fake_runtime ${CMAKE_DL_LIBS} Threads::Threads
   LABELS unit threads)
 if(NOT CONCORD_SANITIZE)  # there the plugin is not built
-  concord_test(cuda_no_device_test SOURCES ../no_device_test.cpp LIBRARIES Concord::sdk ${CMAKE_DL_LIBS} PLUGINS cuda)
+  concord_test(cuda_no_device_test SOURCES ../no_device_test.cpp LIBRARIES Concord::sdk ${CMAKE_DL_LIBS} PLUGINS cuda
+    LABELS unit no-asan slow)  # slow, since it builds the kernels
 endif()
 foreach(test cuda_communicator_test cuda_nccl_test cuda_plugin_test cuda_comm_test cuda_no_device_test)
   if(TARGET ${test})

@@ -36,7 +36,7 @@ c10::ScalarType torch_type(const safetensors::TensorInfo& info, const std::strin
       fmt::format("{}: tensor {} has type {}, which is not supported", file, quoted(info.name), to_string(info.dtype)));
 }
 
-FileType file_type(const std::string& name, c10::ScalarType type) {
+FileType tensor_file_type(const std::string& name, c10::ScalarType type) {
   for (const auto& [theirs, ours] : kTypes) {
     if (ours == type) return theirs;
   }
@@ -55,7 +55,7 @@ at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name)
 void write_tensors(const std::string& path, const TensorMap& tensors) {
   std::vector<safetensors::TensorShape> shapes;
   for (const auto& [name, tensor] : tensors) {
-    shapes.push_back({name, file_type(name, tensor.scalar_type()), tensor.sizes().vec()});
+    shapes.push_back({name, tensor_file_type(name, tensor.scalar_type()), tensor.sizes().vec()});
   }
   safetensors::Writer writer(path, std::move(shapes));
   for (const auto& [name, tensor] : tensors) {

@@ -35,7 +35,6 @@ namespace concord {
 namespace {
 
 namespace fs = std::filesystem;
-using safetensors::DType;
 using safetensors::FilePart;
 using safetensors::Weights;
 
@@ -101,18 +100,18 @@ class Conversion {
   struct Piece {
     const Weights::Tensor* source;
     FilePart* file;
-    DType dtype;     // to write
-    uint64_t place;  // of the tensor in the file
+    safetensors::DType dtype;  // to write
+    uint64_t place;            // of the tensor in the file
     int64_t first, count;
   };
 
   static bool is_packed(const Weights::Tensor& tensor) {
-    return tensor.info->dtype == DType::kU8 && !Mxfp4Weight::weight_of(tensor.info->name).empty();
+    return tensor.info->dtype == safetensors::DType::kU8 && !Mxfp4Weight::weight_of(tensor.info->name).empty();
   }
   void check_types() const {
     for (const auto& [name, tensor] : weights_->tensors()) {
       const bool merges = !options_.adapter.empty();
-      const bool is_scaled = tensor.info->dtype == DType::kF8E4M3 || is_packed(tensor);
+      const bool is_scaled = tensor.info->dtype == safetensors::DType::kF8E4M3 || is_packed(tensor);
       if ((!options_.dtype && !merges) || !is_scaled) continue;
       throw ConfigError(
           fmt::format("{}: tensor {} has type {}; such weights have scales, which {} does not apply. "
@@ -141,7 +140,7 @@ class Conversion {
     }
   }
 
-  DType target_of(DType dtype) const {
+  safetensors::DType target_of(safetensors::DType dtype) const {
     return options_.dtype && safetensors::is_weight_type(dtype) ? *options_.dtype : dtype;
   }
 
@@ -208,7 +207,7 @@ class Conversion {
     if (adapter_) cursor.emplace(*adapter_);
     for (size_t next = next_++; next < pieces_.size(); next = next_++) {
       const Piece& piece = pieces_[next];
-      const DType dtype = piece.source->info->dtype;
+      const safetensors::DType dtype = piece.source->info->dtype;
       from.resize(static_cast<size_t>(piece.count * size_of(dtype)));
       piece.source->file->read(*piece.source->info, static_cast<uint64_t>(piece.first * size_of(dtype)), from);
       change.resize(static_cast<size_t>(piece.count));
@@ -293,11 +292,11 @@ class Conversion {
 
 }  // namespace
 
-const char* torch_name(DType dtype) {
+const char* torch_name(safetensors::DType dtype) {
   switch (dtype) {
-    case DType::kF32: return "float32";
-    case DType::kBF16: return "bfloat16";
-    case DType::kF16: return "float16";
+    case safetensors::DType::kF32: return "float32";
+    case safetensors::DType::kBF16: return "bfloat16";
+    case safetensors::DType::kF16: return "float16";
     default: throw std::logic_error("torch_name: not a type to convert to");
   }
 }
