@@ -1,5 +1,5 @@
-// Runs one task at a time on another thread, and keeps its error for the thread that started it.
-// Threads: is_running() and has_failed() any; everything else the thread that starts the tasks.
+// Runs one task at a time on a separate thread, and stores its error for the thread that started it.
+// Threads: any for is_running() and has_failed(); otherwise only the thread that starts the tasks.
 #pragma once
 
 #include <atomic>
@@ -16,15 +16,15 @@ class BackgroundTask {
   BackgroundTask(const BackgroundTask&) = delete;
   BackgroundTask& operator=(const BackgroundTask&) = delete;
 
-  // Runs |task| on another thread. Waits: for the task before it.
+  // Runs |task| on a separate thread. Waits: for the previous task to finish.
   void start(std::function<void()> task);
-  // Never waits. Ask it before has_failed(): a task stops running after its failure is known.
+  // Never waits. Call before has_failed(): a task stops running only after its failure is recorded.
   bool is_running() const { return running_.load(); }
-  // Whether any task so far has thrown. Never waits.
+  // Returns whether any task so far has thrown. Never waits.
   bool has_failed() const { return failed_.load(); }
-  // Waits: for the task, if there is one.
+  // Waits: until the task, if any, has finished.
   void join();
-  // Throws what a task has thrown, if one has. After join().
+  // Rethrows the first error that a task has thrown, if any. Call after join().
   void rethrow() const;
 
  private:

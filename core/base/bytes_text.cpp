@@ -8,7 +8,7 @@ namespace concord {
 
 std::string bytes_text(int64_t bytes) {
   constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  constexpr double kStep = 1024, kFourDigits = 1023.5;  // which would be shown as 1024
+  constexpr double kStep = 1024, kFourDigits = 1023.5;  // larger values would be printed as 1024
   auto size = static_cast<double>(std::max<int64_t>(bytes, 0));
   size_t unit = 0;
   for (; size >= kFourDigits; ++unit) size /= kStep;

@@ -1,4 +1,4 @@
-// Sizes for people. Pure; threads: any.
+// Human-readable sizes. Pure; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,8 @@
 
 namespace concord {
 
-// "17 B", "1.50 KiB", "12.3 GiB", "512 MiB": three digits and a unit. What is below 0 is shown as 0.
+// Returns |bytes| with three significant digits and a unit: "17 B", "1.50 KiB", "12.3 GiB", "512 MiB". Negative values
+// are printed as 0.
 std::string bytes_text(int64_t bytes);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// The exception for invalid settings: sizes that do not divide, names that do not exist. Its text says
-// what was given, what is allowed and what to do; the program prints it and ends with exit code 2.
+// The exception for invalid settings: sizes that do not divide, names that do not exist. Its message states what was
+// given, what is allowed and what to do. The program prints the message and exits with code 2.
 #pragma once
 
 #include <stdexcept>

@@ -1,7 +1,7 @@
-// How a rank shows its launcher that it lives, and how long it may be silent: limits that are learned, not set.
+// Heartbeats of a rank for its launcher, with timeouts that adapt to the measured durations.
 //
 // Example:
-//   Heartbeat pulse(0);  // of the first rank of this machine
+//   Heartbeat pulse(0);  // the first rank of this machine
 //   pulse.enter(RankPhase::training);
 //   for (int64_t step = 1; step <= 10; ++step) {
 //     // ... a step ...
@@ -9,7 +9,7 @@
 //   }
 //   pulse.enter(RankPhase::ending);
 //
-// Without a launcher of ours it does nothing. Threads: one at a time.
+// Does nothing unless `concord launch` started the process. Threads: one at a time.
 #pragma once
 
 #include <array>
@@ -23,9 +23,10 @@
 
 namespace concord {
 
-// What a piece of work may take, from what those before it took: three times the longest of the last hundred, at least
-// one second. The first ones are slower than any later one (memory, caches, compiled kernels) and say little: until
-// there are kLeast of them the limit is ten times the longest, at least ten seconds; the very first has none.
+// An upper limit for the duration of the next piece of work, derived from the previous ones: three times the longest of
+// the last hundred, at least one second. The first durations are longer than later ones (memory, caches, compiled
+// kernels). Until kMin of them are known the limit is ten times the longest, at least ten seconds; the first piece of
+// work has no limit.
 class AdaptiveTimeout {
  public:
   static constexpr size_t kLeast = 5;
@@ -46,18 +47,19 @@ class Heartbeat {
  public:
   explicit Heartbeat(int64_t local_rank);
 
-  // What the rank does from now on. A phase has the limit that was learned when it was there before. start_up, ending
-  // and writing, which waits for files, have none: what they take depends on more than what they took before.
+  // Sets the phase of this rank. A phase keeps the timeout that was measured when it was entered before. start_up,
+  // ending and writing (which waits for files) have no timeout, since their durations cannot be predicted.
   void enter(RankPhase phase);
   RankPhase phase() const { return phase_; }
   void beat();                             // a piece of the phase is done
-  void step_done(int64_t step);            // the same, and it was a step of training
-  void saved(int64_t step, bool is_kept);  // a checkpoint is complete; kept: on the disk, not in memory
-  // A checkpoint that is to be kept is being written. |folder|, which does not exist yet, appears when it is complete,
-  // before any rank can call saved(): the launcher looks for it if the ranks are killed in between.
+  void step_done(int64_t step);            // like beat(), and records |step| as completed
+  void saved(int64_t step, bool is_kept);  // a checkpoint is complete; is_kept: on disk, not in memory
+  // Announces that a checkpoint is being written to disk. |folder|, which does not exist yet, appears when it is
+  // complete, before any rank can call saved(). The launcher looks for it if the ranks are killed in between.
   void begins_to_write(int64_t step, const std::string& folder);
-  // Before the process ends in order to be replaced by another one: whether it may, and how often it has happened, this
-  // time included. Only where there is a checkpoint to go on from, and at most |most| times in all attempts of a job.
+  // Call before the process exits in order to be replaced. Returns the number of replacements including this one, or
+  // nullopt if it may not be replaced: there is no checkpoint to resume from, or it has been replaced |most| times over
+  // all attempts of the job.
   std::optional<int64_t> begin_replacement(int64_t most);
 
  private:
@@ -65,13 +67,13 @@ class Heartbeat {
   void publish();
 
   std::optional<JobBoard> board_;
-  RankStatus* notes_ = nullptr;  // of board_
+  RankStatus* notes_ = nullptr;  // owned by board_
   RankPhase phase_ = RankPhase::start_up;
   std::array<AdaptiveTimeout, kRankPhases> limits_;  // by phase
   Clock::time_point last_ = Clock::now();
 };
 
-// Enters a phase, and on its end the one before it.
+// Enters a phase, and returns to the previous one when the scope ends.
 class PhaseScope {
  public:
   PhaseScope(Heartbeat* pulse, RankPhase phase) : pulse_(pulse), before_(pulse->phase()) { pulse_->enter(phase); }

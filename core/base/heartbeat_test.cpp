@@ -32,8 +32,8 @@ TEST(AdaptiveTimeout, AtLeastASecondAndForgetsTheFirstOnes) {
   EXPECT_EQ(limit.seconds(), 1);
 }
 
-// Times of steps as they are on busy machines: a spread of a factor of two and, once in a hundred steps, an outlier.
-// None of a million of them is longer than its limit.
+// Step times of busy machines vary by a factor of two, with an outlier once in a hundred steps. None of a million of
+// them exceeds its limit.
 TEST(AdaptiveTimeout, NoFalseAlarmWithNoisyTimes) {
   std::mt19937_64 random(5);
   std::lognormal_distribution<double> spread(0, 0.25);
@@ -103,7 +103,7 @@ TEST(JobBoard, ACheckpointIsKeptOnceItsFolderIsThereThoughItsWriterWasKilled) {
   EXPECT_EQ(board.rank(1).kept_step, 9);
   EXPECT_EQ(board.rank(1).saved_step, 12);  // in memory, and newer
   EXPECT_EQ(board.rank(0).kept_step, -1);
-  pulse.begins_to_write(15, std::string(RankStatus::kPathBytes, 'x'));  // cannot be noted
+  pulse.begins_to_write(15, std::string(RankStatus::kPathBytes, 'x'));  // too long to be recorded
   board.note_complete_checkpoints();
   EXPECT_EQ(board.rank(1).kept_step, 9);
   unsetenv(kBoardVariable);

@@ -18,7 +18,7 @@
 namespace concord {
 namespace {
 
-constexpr uint64_t kMagic = 0x33304452424e4f43;  // "CONBRD03": what is not a board, or that of another version
+constexpr uint64_t kMagic = 0x33304452424e4f43;  // "CONBRD03": distinguishes boards of this version
 constexpr int kMaxRanks = 4096;
 
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -79,8 +79,8 @@ std::optional<JobBoard> JobBoard::of_launcher() {
   if (text == nullptr) return std::nullopt;
   int process = 0, number = -1, end = 0;
   if (std::sscanf(text, "%d:%d%n", &process, &number, &end) != 2 || text[end] != 0) return std::nullopt;
-  // Opened where the launcher has it, so that ranks and what they start inherit no descriptor. What is there may be
-  // something else by now.
+  // Opens the launcher's descriptor through /proc, so that ranks and their children inherit none. The number may refer
+  // to another file by now.
   UniqueFd own(::open(fmt::format("/proc/{}/fd/{}", process, number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
   struct stat info{};
   if (own.get() < 0 || ::fstat(own.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;

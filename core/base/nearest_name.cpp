@@ -7,7 +7,7 @@
 namespace concord {
 namespace {
 
-// Levenshtein distance, one row at a time.
+// Returns the Levenshtein distance, computed one row at a time.
 size_t letters_changed(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});

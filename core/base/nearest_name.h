@@ -1,4 +1,4 @@
-// What a user who mistyped a name may have meant. Pure.
+// Suggestions for mistyped names. Pure.
 #pragma once
 
 #include <span>
@@ -7,7 +7,7 @@
 
 namespace concord {
 
-// The one of |known| with the fewest letters changed; empty if none is near.
+// Returns the name in |known| with the smallest edit distance to |name|; empty if none is close.
 std::string nearest_name(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace concord

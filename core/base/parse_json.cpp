@@ -9,10 +9,10 @@ namespace concord {
 namespace {
 
 constexpr size_t kMaxReason = 300;
-// The numbers that the library gives to its errors.
+// Error ids of the library.
 constexpr int kMissingKey = 403, kNumberOverflow = 406;
 
-// The last key before the number that ends the parsing of |text|.
+// Returns the last key before the number that ends the parsing of |text|.
 template <class Json>
 std::string last_key(std::string_view text) {
   std::string key;
@@ -24,7 +24,7 @@ std::string last_key(std::string_view text) {
   return key;
 }
 
-// The part of |text| in single quotes; the library quotes numbers and keys so.
+// Returns the part of |text| in single quotes, in which the library quotes numbers and keys.
 std::string_view quoted_part(std::string_view text) {
   const size_t begin = text.find('\''), end = text.rfind('\'');
   return begin < end ? text.substr(begin + 1, end - begin - 1) : text;

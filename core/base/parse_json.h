@@ -1,6 +1,6 @@
-// JSON that others wrote. Threads: pure.
+// Parsing of JSON from other programs. Threads: pure.
 //
-// The library's parser is a template that takes seconds to compile: it is instantiated in parse_json.cpp alone.
+// The library's parser is a template that takes seconds to compile, so it is instantiated only in parse_json.cpp.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,21 +9,22 @@
 
 namespace concord {
 
-// Throws ConfigError if |text| has a zero byte, which the JSON library takes for the end: it would not look at what
-// follows. |place| ("config.json") begins the sentence.
+// Throws ConfigError if |text| contains a zero byte, at which the JSON library would stop parsing. |place|
+// ("config.json") begins the message.
 void refuse_zero_byte(std::string_view text, const std::string& place);
 
 // Returns the message of |error| without the library's prefix: "the key 'name' is missing", "type must be string, but
 // is number". One short line.
 std::string json_reason(const nlohmann::json::exception& error);
 
-// The value that |text| is, all of it, as nlohmann::json or ordered_json. |each| as the library calls it, while it
-// reads. Throws ConfigError if it is none.
+// Parses all of |text| as nlohmann::json or ordered_json. |each| is passed to the library as its parser callback.
+// Throws ConfigError if |text| is not JSON.
 template <class Json = nlohmann::json>
 Json parse_json(std::string_view text, const std::string& place,
                 const typename Json::parser_callback_t& each = nullptr);
 
-// The same where the caller has its own words for text that is not JSON: then is_discarded().
+// Like parse_json(), but returns a discarded value (is_discarded()) if |text| is not JSON, for callers with their own
+// error messages.
 template <class Json = nlohmann::json>
 Json json_or_discarded(std::string_view text);
 

@@ -47,7 +47,7 @@ void append_escaped(std::string* out, std::string_view sequence, Style style) {
   }
 }
 
-// The text up to |longest| bytes, without cutting a character.
+// Returns |text| escaped, truncated to |longest| bytes without splitting a character.
 std::string escaped(std::string_view text, size_t longest, Style style) {
   std::string out;
   for (size_t at = 0; at < text.size();) {

@@ -16,7 +16,7 @@ TEST(Quoted, NothingThatATerminalObeysIsLeft) {
   EXPECT_EQ(quoted(std::string_view("a\0b\x7f", 4)), "'a\\x00b\\x7f'");
   EXPECT_EQ(quoted("two\nlines\r\tone"), "'two\\nlines\\r\\tone'");
   EXPECT_EQ(quoted("\xc2\x9b[31m"), "'\\u009b[31m'");            // CSI as one character
-  EXPECT_EQ(quoted("\xe2\x80\xaegpj.exe"), "'\\u202egpj.exe'");  // written from right to left
+  EXPECT_EQ(quoted("\xe2\x80\xaegpj.exe"), "'\\u202egpj.exe'");  // right-to-left override
 }
 
 TEST(Quoted, BytesThatAreNotUtf8AreShownAsNumbers) {

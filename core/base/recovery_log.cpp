@@ -13,7 +13,7 @@ namespace {
 
 double now() { return static_cast<double>(monotonic_nanoseconds()) * 1e-9; }
 
-// Our own sentences: without control characters, so that only these two have to be replaced.
+// Escapes quotes and backslashes. The texts are messages of this program, without control characters.
 std::string json_text(const std::string& text) {
   std::string result;
   for (const char c : text) {

@@ -1,6 +1,6 @@
-// What happened to a job and when, one JSON object per line, for `concord chaos` and for people who look for the cause
-// afterwards. Goes to the file that CONCORD_RECOVERY_LOG names; without it nowhere. Never throws: a log is no reason to
-// end a job. Not thread-safe.
+// A log of faults and restarts of a job, one JSON object per line, for `concord chaos` and for later diagnosis. Written
+// to the file that CONCORD_RECOVERY_LOG names; disabled if it is not set. Never throws: a failing log must not end a
+// job. Not thread-safe.
 //
 //   {"event":"fault","time":81.200,"attempt":0,"fault":3,"kind":"kill","rank":2,"step":37}  see trainer/health/faults.h
 //   {"event":"failed","time":81.204,"attempt":0,"rank":2,"step":36,"how":"killed by SIGKILL (Killed)"}
@@ -28,7 +28,7 @@ class RecoveryLog {
   RecoveryLog();
 
   void fault(int attempt, int fault, const std::string& kind, int64_t rank, int64_t step);
-  void failed(int attempt, int64_t rank, int64_t step, const std::string& how);  // |step| steps were done
+  void failed(int attempt, int64_t rank, int64_t step, const std::string& how);  // |step| steps were completed
   void hung(int attempt, int64_t rank, const std::string& how);
   void wrong(int64_t step, std::optional<int64_t> rank, const std::string& how);
   void repaired(int64_t step, std::optional<int64_t> rank, const std::string& how);

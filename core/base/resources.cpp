@@ -25,7 +25,7 @@ std::string memory_text() {
          "more, or use a smaller batch (per_device_train_batch_size), a shorter seq_length or fewer processes";
 }
 
-// In the messages of libtorch's and torch_npu's allocators.
+// Part of the messages of libtorch's and torch_npu's allocators.
 constexpr std::string_view kDeviceIsFull = "out of memory. Tried to allocate";
 
 std::string device_memory_text(std::string_view said) {

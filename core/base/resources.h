@@ -1,4 +1,4 @@
-// What this machine or its limits had too little of.
+// Messages for exhausted resources of this machine.
 #pragma once
 
 #include <exception>
@@ -8,9 +8,9 @@
 
 namespace concord {
 
-// Where |error| means that memory of the host or of a device, threads, processes or open files ran out, a sentence with
-// the limit that holds here and what to do; the libraries say no more than "bad_alloc" or "Resource temporarily
-// unavailable". None for any other error. Threads: any; reads limits and /proc.
+// If |error| means that host or device memory, threads, processes or open files are exhausted, returns a message with
+// the limit in effect and what to do; the libraries report only "bad_alloc" or "Resource temporarily unavailable".
+// Returns nullopt for any other error. Threads: any; reads limits and /proc.
 std::optional<std::string> what_is_short(const std::exception& error);
 
 // Returns libtorch's message |said| without its backtrace. Pure.

@@ -1,5 +1,5 @@
-// A hash of text that never changes: the same on every machine, in every version. Random streams are named by it, so a
-// change of it would change the numbers that a job draws.
+// A hash of text that never changes, on any machine or in any version. Random streams are named by it, so a change
+// would change the numbers that a job draws.
 #pragma once
 
 #include <cstdint>

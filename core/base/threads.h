@@ -1,4 +1,4 @@
-// Work of one process on several threads.
+// Helpers for work on several threads of one process.
 #pragma once
 
 #include <cstdint>
@@ -6,11 +6,11 @@
 
 namespace concord {
 
-// Runs |body| on |count| threads, the calling one among them; what they share is theirs to protect. Throws what the
-// first of them threw that threw; the others end as |body| has it. Waits: for all of them.
+// Runs |body| on |count| threads, including the calling one; |body| synchronises its own shared data. Rethrows the
+// first error that a thread throws, after all threads have returned. Waits: for all threads.
 void run_on_threads(int64_t count, const std::function<void()>& body);
 
-// The cores of this machine for each of |processes| that share it, at least 1 and at most |most|.
+// Returns the number of cores of this machine for each of |processes|, at least 1 and at most |most|.
 int64_t cores_for_each(int64_t processes, int64_t most);
 
 }  // namespace concord

@@ -7,8 +7,8 @@
 
 namespace concord {
 
-// The length of the well-formed sequence that |text| begins with, 0 if there is none: too long forms, surrogates and
-// what is beyond U+10FFFF are not well-formed.
+// Returns the length of the well-formed sequence at the start of |text|; 0 if there is none. Overlong forms, surrogates
+// and code points beyond U+10FFFF are not well-formed.
 inline size_t utf8_length(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const auto in = [&](size_t i, int low, int high) { return i < text.size() && byte(i) >= low && byte(i) <= high; };

@@ -23,7 +23,7 @@ FileLock::FileLock(const std::string& path, const std::function<void()>& on_wait
   if (!file_) throw ConfigError(fmt::format("cannot write {}: {}{}", path, std::strerror(errno), hint));
   const auto begin = std::chrono::steady_clock::now();
   bool is_said = !on_wait;
-  // Not a wait in the kernel, which a signal handler of the program would not end.
+  // Polls instead of blocking in the kernel, since a signal handler of the program would not interrupt that.
   while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR)
       throw ConfigError(fmt::format("cannot lock {}: {}{}", path, std::strerror(errno), hint));

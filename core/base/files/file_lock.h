@@ -1,5 +1,5 @@
-// A lock that processes of one machine, or of several that share a file system with locks, hold one at a time. It ends
-// with the object or with the process, whatever ends that. The file stays.
+// An exclusive lock between processes of one machine, or of several that share a file system with locks. Released when
+// the object is destroyed or the process exits, for any reason. The file itself is not removed.
 #pragma once
 
 #include <functional>
@@ -11,8 +11,8 @@ namespace concord {
 
 class FileLock {
  public:
-  // Waits: for the process that holds it. After two seconds of it, |on_wait| is called, once. Throws ConfigError if
-  // |path| cannot be written or locked; |hint| ends the message.
+  // Waits: until no other process holds the lock. Calls |on_wait| once after two seconds. Throws ConfigError if |path|
+  // cannot be written or locked; |hint| is appended to the message.
   explicit FileLock(const std::string& path, const std::function<void()>& on_wait = {}, const std::string& hint = "");
 
  private:

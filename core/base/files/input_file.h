@@ -1,6 +1,6 @@
-// Opens files from outside for reading; all code uses this. Only regular files (through links too) are accepted.
-// A named pipe would make open wait for a writer, a device may never end, a folder cannot be read; all of them are
-// refused without waiting. Threads: any, at the same time. Throws ConfigError with the path, what it is and what to do.
+// Opens input files for reading; all code uses this class. Accepts only regular files, also through links. Named pipes
+// (open would wait for a writer), devices (which may never end) and folders are rejected without waiting. Threads: any,
+// concurrently. Throws ConfigError with the path, its type and what to do.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace concord {
 
 class InputFile {
  public:
-  // |wanted| says what to give instead and ends the sentence: "give the path of a YAML file".
+  // |wanted| ends the error message by what to give instead: "give the path of a YAML file".
   explicit InputFile(std::string path, std::string_view wanted = {});
 
   const std::string& path() const { return path_; }
   int fd() const { return fd_.get(); }
-  uint64_t size() const { return size_; }  // in bytes, when it was opened
+  uint64_t size() const { return size_; }  // in bytes, at the time of opening
 
-  // All of it. Refuses more than |most| bytes, of which |kind| ("a configuration") has no more, even if the file
-  // grows meanwhile.
+  // Returns the whole content. Throws ConfigError beyond |most| bytes, also if the file grows while it is read; |kind|
+  // ("a configuration") names the content in the message.
   std::string read(uint64_t most, std::string_view kind) const;
 
  private:

@@ -51,7 +51,7 @@ TEST(InputFile, MoreThanIsAllowedIsRefusedWithTheSize) {
   const tests::TemporaryFolder folder;
   std::ofstream(folder / "a") << "12345";
   EXPECT_EQ(refusal(folder / "a"), folder / "a" + ": has 5 bytes; the limit for a test is 4");
-  // What says that it has no bytes is read to its end too.
+  // Files that report a size of 0 are read to their end too.
   EXPECT_GT(InputFile("/proc/self/status").read(1 << 20, "a test").size(), 100U);
   EXPECT_THAT(refusal("/proc/self/status"), HasSubstr("has 5 bytes; the limit for a test is 4"));
 }

@@ -11,7 +11,8 @@
 namespace concord {
 namespace {
 
-// What the handler reads: a slot belongs to whoever stored its message there, and is in use while |begin| is not 0.
+// One watched mapping, read by the handler. A slot is owned by the thread that stored its message, and is in use while
+// |begin| is not 0.
 struct Slot {
   std::atomic<const std::string*> sentence{nullptr};
   std::atomic<uintptr_t> begin{0};

@@ -1,8 +1,8 @@
-// Names the file if a mapping's data disappears. A mapped file that is truncated, or whose disk fails, ends a process
-// that accesses the missing part with SIGBUS; within a watched mapping the process instead says which file that was,
-// and ends with exit code 1. Other bus errors go to the previous handler.
+// Reports the file if a mapping's data disappears. Accessing the missing part of a mapped file that was truncated, or
+// whose disk failed, raises SIGBUS. Within a watched mapping the handler prints the path and the process exits with
+// code 1. Other bus errors go to the previous handler.
 //
-// The first watch installs the handler, for the whole process. Threads: any.
+// The first watch installs the handler for the whole process. Threads: any.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,8 @@ namespace concord {
 class MappingWatch {
  public:
   MappingWatch() = default;
-  // Until it ends, before the mapping does. Where very many are watched already, this one is not.
+  // Watches the mapping until this object is destroyed, which must happen before munmap. If all slots are in use, does
+  // nothing.
   MappingWatch(const void* begin, size_t bytes, const std::string& path);
   ~MappingWatch() { end(); }
   MappingWatch(MappingWatch&& other) noexcept : slot_(std::exchange(other.slot_, -1)) {}

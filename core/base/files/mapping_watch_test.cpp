@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kBytes = 1 << 16;
 
-// A page beyond the end of a file that is now shorter.
+// Returns a page beyond the end of a file that was truncated after it was mapped.
 const volatile char* mapping_of_what_is_gone(const std::string& path) {
   std::ofstream(path) << std::string(kBytes, 'x');
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);

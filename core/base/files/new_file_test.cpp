@@ -65,7 +65,7 @@ TEST(Resources, WhatRanOutIsNamedWithItsLimit) {
       "a size overflows");
 }
 
-// One process at a time; who waits for long is told.
+// One process holds the lock at a time; a process that waits for long is notified.
 TEST(FileLock, IsWaitedForWithAWord) {
   const tests::TemporaryFolder folder;
   const std::string path = folder / "lock";

@@ -27,7 +27,7 @@ std::optional<FileId> file_id(const std::string& path) {
   return FileId(state.st_dev, state.st_ino);
 }
 
-// The input, or the file in an input folder, that |id| is; empty: none.
+// Returns the input, or the file in an input folder, with this |id|; empty if none has it.
 std::string input_with(const FileId& id, const std::vector<std::string>& inputs) {
   for (const std::string& input : inputs) {
     std::error_code error;
@@ -53,7 +53,7 @@ void check_outside_live_runs(const std::string& argument, const std::string& pat
 void check_output_file(const std::string& argument, const std::string& path, const OutputRules& rules) {
   if (path.empty() || path == "-") return;
   check_replaceable(path);
-  // The suffixes are those of files that are written first and then renamed to |path|.
+  // Files are written under these suffixes first and then renamed to |path|.
   for (const char* suffix : {"", ".new", ".partial"}) {
     const std::optional<FileId> id = file_id(path + suffix);
     const std::string input = id ? input_with(*id, rules.inputs) : "";

@@ -1,4 +1,4 @@
-// Questions about the names of folders. Threads: any.
+// Properties of paths. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,16 @@
 
 namespace concord {
 
-// Whether |path| is |folder| or lies in it, links followed; neither has to exist.
+// Returns whether |path| is |folder| or is inside it, following links. Neither has to exist.
 bool lies_in(const std::filesystem::path& path, const std::filesystem::path& folder);
 
-// |folder| without slashes at its end; "/" stays.
+// Returns |folder| without trailing slashes; "/" is unchanged.
 std::string without_trailing_slashes(std::string folder);
 
-// Whether |path|, which exists, is on a file system that other machines may serve: NFS, Lustre, GPFS, Ceph, SMB, AFS,
-// 9p, OCFS2, GFS2 or one in user space (FUSE). False where that cannot be found out.
+// Returns whether |path|, which exists, is on a network file system: NFS, Lustre, GPFS, Ceph, SMB, AFS, 9p, OCFS2, GFS2
+// or a FUSE file system. False if that cannot be determined.
 bool is_on_network(const std::filesystem::path& path);
-// The same of statfs's f_type.
+// Like is_on_network(), for the f_type of statfs.
 bool is_network_file_system(uint64_t type);
 
 }  // namespace concord

@@ -25,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxLockBytes = 4096;
-constexpr std::chrono::milliseconds kHolderWrites{10};  // between the lock and the name of its holder in the file
+constexpr std::chrono::milliseconds kHolderWrites{10};  // from taking the lock until the holder's name is written
 constexpr int kMaxReads = 100;
 
 std::string lock_content(const UniqueFd& file) {
@@ -53,7 +53,7 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
 
 bool is_held(int error) { return error == EAGAIN || error == EACCES; }
 
-// Opens the file for each look: only then a network file system asks its server.
+// Opens the file for each check: only then does a network file system query its server.
 bool is_beating(const fs::path& path, const std::string& text, const LockHolder& holder,
                 const RunLockOptions& options) {
   constexpr int kLooksPerBeat = 5;
@@ -68,14 +68,15 @@ bool is_beating(const fs::path& path, const std::string& text, const LockHolder&
   return false;
 }
 
-// The process that has locked |file|, as the kernel knows it; 0: none. errno if the file system has no locks.
+// Returns the process that has locked |file|: -1 if it is on another machine, 0 if none. Sets errno if the file system
+// has no locks.
 int64_t locking_process(const UniqueFd& file) {
   struct flock whole{};
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   errno = 0;
   if (::fcntl(file.get(), F_GETLK, &whole) != 0 || whole.l_type == F_UNLCK) return 0;
-  return whole.l_pid > 0 ? whole.l_pid : -1;  // another machine's
+  return whole.l_pid > 0 ? whole.l_pid : -1;  // on another machine
 }
 
 }  // namespace
@@ -106,21 +107,22 @@ RunLock::RunLock(fs::path folder, const std::string& job, RunLockOptions options
       path_(folder_ / kRunLockFile),
       own_{options.host, ::getpid(), job},
       options_(std::move(options)) {
-  std::string dead;  // the content that a dead holder has left
+  std::string dead;  // file content that a dead holder has left
   for (int i = 0; !try_to_take(&dead, /*is_last=*/i == kMaxReads); ++i) {
   }
   if (!has_heartbeat_) {
     if (!is_holder_) file_.reset();
     return;
   }
-  sigset_t all, before;  // signals are for the threads that expect them
+  sigset_t all, before;  // signals are handled by other threads
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, &before);
   thread_ = std::thread([this] { keep_heartbeat(); });
   ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-// Deletes the file while it is locked: a process that has opened it finds that it is no longer the one in the folder.
+// Deletes the file while it is locked: a process that has opened it detects that it is no longer the file in the
+// folder.
 RunLock::~RunLock() {
   if (thread_.joinable()) {
     const std::unique_lock lock(mutex_);
@@ -135,8 +137,8 @@ RunLock::~RunLock() {
   if (is_new_folder_) fs::remove(folder_, ignored);  // if nothing was written there
 }
 
-// Whether the lock is held or shared; false: to be tried again, because files have changed meanwhile or there is a
-// holder that may be dead, which is then in |dead|.
+// Returns whether the lock is held or shared. False: retry, because files have changed or the holder may be dead; its
+// file content is then stored in |dead|.
 bool RunLock::try_to_take(std::string* dead, bool is_last) {
   std::error_code error;
   is_new_folder_ |= fs::create_directories(folder_, error);
@@ -153,7 +155,7 @@ bool RunLock::try_to_take(std::string* dead, bool is_last) {
   if (code == 0 && !is_in_place()) return false;
   const std::string text = lock_content(file_);
   const std::optional<LockHolder> holder = parse_holder(text);
-  if (!holder && is_held(code) && !is_last) {  // about to write its name
+  if (!holder && is_held(code) && !is_last) {  // the holder is about to write its name
     std::this_thread::sleep_for(kHolderWrites);
     return false;
   }
@@ -182,7 +184,7 @@ void RunLock::take() {
   is_holder_ = true;
   write_holder();
   if (has_locks_) return;
-  // If several write at the same time, the last one has the lock.
+  // If several processes write at the same time, the last one has the lock.
   std::this_thread::sleep_for(options_.beat / 5);
   const UniqueFd file = open_lock_file(path_, O_RDONLY);
   const std::optional<LockHolder> holder = file ? parse_holder(lock_content(file)) : std::nullopt;
@@ -192,10 +194,10 @@ void RunLock::take() {
 void RunLock::write_holder() {
   const nlohmann::ordered_json json = {{"host", own_.host}, {"pid", own_.pid}, {"job", own_.job}, {"beats", ++beats_}};
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  // A write that fails (a full disk) costs a heartbeat; the kernel's lock stays.
+  // A failed write (full disk) costs one heartbeat; the kernel's lock is still held.
   if (::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
       ::ftruncate(file_.get(), static_cast<off_t>(text.size())) == 0 && has_heartbeat_) {
-    ::fdatasync(file_.get());  // other machines see it then
+    ::fdatasync(file_.get());  // makes it visible on other machines
   }
 }
 
@@ -204,7 +206,7 @@ void RunLock::keep_heartbeat() {
   int missed = 0;
   std::unique_lock lock(mutex_);
   while (!ended_.wait_for(lock, options_.beat, [&] { return is_ending_; })) {
-    if (!is_holder_) {  // a process of the same job is, and may have ended
+    if (!is_holder_) {  // another process of the same job is, and may have exited
       const std::string text = lock_content(file_);
       missed = text == std::exchange(last, text) ? missed + 1 : 0;
       is_holder_ = options_.lock(file_.get()) == 0 || missed >= options_.missed_beats;

@@ -1,10 +1,10 @@
-// The lock of a job on its output folder, OUTPUT_DIR/.lock: one job at a time writes there.
+// The lock of a job on its output folder, OUTPUT_DIR/.lock: only one job at a time writes to the folder.
 //
 // The file names its holder, is locked with fcntl while the job runs, and is deleted afterwards. The kernel releases
-// the lock with the process, whatever ends it, and forked children do not inherit it; what a killed holder leaves is
-// taken over. On a network file system, whose locks may reach only one machine, and on one without locks, the holder
-// also rewrites the file every few seconds. A process that finds the file there watches whether it changes; clocks of
-// two machines are never compared.
+// the lock when the process exits, for any reason, and forked children do not inherit it; the file of a killed holder
+// is taken over. On a network file system, whose locks may reach only one machine, and on one without locks, the holder
+// also rewrites the file every few seconds as a heartbeat. A process that finds the file watches whether it changes;
+// clocks of two machines are never compared.
 //
 // Closing any descriptor of the file releases the lock of the whole process (POSIX), so nothing else in the process may
 // open it. Threads: any, one at a time per object.
@@ -25,7 +25,7 @@
 namespace concord {
 
 inline constexpr const char* kRunLockFile = ".lock";
-// Set by a launcher that holds a lock: the job's name in it, for its ranks and what they start.
+// Set by a launcher that holds a lock, to the job's name in it, for its ranks and their children.
 inline constexpr const char* kRunLockVariable = "CONCORD_RUN_LOCK";
 
 std::string host_name();
@@ -33,32 +33,32 @@ std::string host_name();
 struct LockHolder {
   std::string host;
   int64_t pid = 0;
-  std::string job;  // all processes of a job have one name
+  std::string job;  // identical for all processes of a job
 
   bool operator==(const LockHolder&) const = default;
 };
 
-// Throws the ConfigError about |folder|, which |holder| has locked.
+// Throws the ConfigError for |folder|, which is locked by |holder|.
 [[noreturn]] void refuse_locked_folder(const std::filesystem::path& folder, const LockHolder& holder,
                                        const std::string& own_host = host_name());
 
-int lock_whole_file(int file);  // without waiting; returns 0 or errno
+int lock_whole_file(int file);  // never waits; returns 0 or errno
 
 struct RunLockOptions {
-  std::chrono::milliseconds beat{5000};     // time between two heartbeats
-  int missed_beats = 4;                     // a holder that misses this many is dead
-  bool shares = true;                       // with another process of the same job; false: refuses that one too
-  std::optional<bool> has_heartbeat = {};   // default: on network file systems and on those without locks
-  std::string host = host_name();           // of this process
-  int (*lock)(int file) = lock_whole_file;  // replaced by tests
-  std::function<void(const LockHolder&)> on_watch = {};  // called before a holder is watched for missed_beats
+  std::chrono::milliseconds beat{5000};  // time between two heartbeats
+  int missed_beats = 4;                  // number of missed heartbeats after which a holder is considered dead
+  bool shares = true;                    // share the lock with other processes of the same job; false: reject them too
+  std::optional<bool> has_heartbeat = {};                // default: on network file systems and on those without locks
+  std::string host = host_name();                        // host name of this process
+  int (*lock)(int file) = lock_whole_file;               // replaced by tests
+  std::function<void(const LockHolder&)> on_watch = {};  // called before waiting for the heartbeat of a holder
 };
 
 class RunLock {
  public:
-  // Creates |folder| if it does not exist. If a process of the same |job| holds the lock, shares it, and takes over if
-  // that process exits. Waits: for missed heartbeats only. Throws ConfigError that names host and pid if another job
-  // holds it, or if the file cannot be written or is not a lock of this program.
+  // Creates |folder| if it does not exist. If a process of the same |job| holds the lock, shares it, and takes over
+  // when that process exits. Waits: only for missed heartbeats. Throws ConfigError with host and pid if another job
+  // holds the lock, or if the file cannot be written or is not a lock of this program.
   RunLock(std::filesystem::path folder, const std::string& job, RunLockOptions options = {});
   ~RunLock();
   RunLock(const RunLock&) = delete;
@@ -85,10 +85,10 @@ class RunLock {
   std::thread thread_;
 };
 
-// The live holder of the lock of |folder|; nothing if there is none or if it is the job of this process. Must not be
-// called by the holder itself.
+// Returns the live holder of the lock of |folder|; nullopt if it is not locked, or locked by the job of this process.
+// Must not be called by the holder itself.
 std::optional<LockHolder> live_holder_of(const std::filesystem::path& folder, const RunLockOptions& options = {});
-// Like live_holder_of(), for the folder |path| and all that it is in.
+// Like live_holder_of(), for the folder |path| and all its parents.
 std::optional<LockHolder> live_run_around(const std::filesystem::path& path);
 
 }  // namespace concord

@@ -30,7 +30,7 @@ std::string lock_refusal(const std::string& folder, const std::string& job, cons
 
 void write_lock(const std::string& folder, const std::string& text) { std::ofstream(folder + "/.lock") << text; }
 
-// Another process that holds the lock until it is ended, and may have forked a child that outlives it.
+// Another process that holds the lock until it is terminated, and may have forked a child that outlives it.
 class OtherProcess {
  public:
   OtherProcess(const std::string& folder, const std::string& job, bool forks = false) {
@@ -120,7 +120,7 @@ TEST(RunLock, WhatIsNotALockOfOursIsRefusedAndStays) {
 
 int no_locks(int) { return ENOLCK; }
 
-// A heartbeat is waited for as long as it takes, so that a busy machine does not matter.
+// Waits for heartbeats as long as necessary, so that a busy machine does not matter.
 TEST(RunLock, WithoutLocksALiveHolderIsKnownByItsHeartbeat) {
   const tests::TemporaryFolder folder;
   RunLockOptions options{.beat = milliseconds(10), .missed_beats = 6000, .host = "first", .lock = no_locks};
@@ -142,7 +142,7 @@ TEST(RunLock, WithoutLocksOrOnAnotherMachineADeadHolderIsTakenOver) {
   EXPECT_THAT(text, AllOf(HasSubstr("\"here\""), HasSubstr(std::to_string(::getpid()))));
 }
 
-// As after the loss of the machine of rank 0: the new rank 0 keeps the folder locked.
+// After the loss of rank 0's machine the new rank 0 keeps the folder locked.
 TEST(RunLock, AProcessThatSharesTakesOverWhenTheHolderEnds) {
   const tests::TemporaryFolder folder;
   OtherProcess holder(folder.path(), "one");
