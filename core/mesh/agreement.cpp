@@ -51,7 +51,7 @@ std::string broadcast_text(ParallelContext& job, const std::string& text, int64_
 }
 
 std::optional<RankText> first_text(ParallelContext& job, const std::string& text) {
-  // The lowest rank with one, counted from the end: 0 if there is none.
+  // The lowest rank with a text, counted from the end; 0 if no rank has one.
   const int64_t found = reduced(job, text.empty() ? 0 : job.world() - job.rank(), ReduceOp::kMax);
   if (found == 0) return std::nullopt;
   const int64_t rank = job.world() - found;

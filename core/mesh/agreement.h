@@ -1,8 +1,8 @@
-// What all ranks of a job decide together. Through their communicator: no other process can interfere, a rank that
-// exits or stops is noticed as in any collective, and nothing is left behind.
+// Small collectives for decisions of all ranks of a job. They use the job's communicator, so that no other process can
+// interfere, and the loss of a rank is detected as in any collective.
 //
-// Every rank makes the same calls. Errors: Error, as collectives throw it where a rank is lost. Waits: for all ranks.
-// Threads: the one that computes.
+// Every rank makes the same calls. Throws Error, like collectives, if a rank is lost. Waits: for all ranks. Threads:
+// the thread that computes.
 #pragma once
 
 #include <cstdint>
@@ -16,27 +16,28 @@
 
 namespace concord {
 
-// |value| of all ranks, reduced.
+// Returns |value| reduced over all ranks.
 int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op);
 
-// |value| of all ranks, by rank.
+// Returns |value| of every rank, indexed by rank.
 std::vector<int64_t> gathered(ParallelContext& job, int64_t value);
 
-// By what the launcher says of each rank. Throws ConfigError, as machines_from.
+// Returns the machines of the job, from the local ranks that the launcher has assigned. Throws ConfigError like
+// machines_from().
 Machines machines_of(ParallelContext& job);
 
-// The |text| of rank |root|, on all ranks.
+// Returns the |text| of rank |root| on all ranks.
 std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root);
 
-// The |text| of the lowest rank whose text is not empty, and that rank; nothing where all are empty.
+// The first text that is not empty, and its rank. first_text() returns nullopt if |text| is empty on all ranks.
 struct RankText {
   int64_t rank;
   std::string text;
 };
 std::optional<RankText> first_text(ParallelContext& job, const std::string& text);
 
-// Runs |body|, which waits for no other rank. Where it throws on any rank, all ranks throw what it threw on the lowest
-// of these, with the rank: ConfigError, or else std::runtime_error.
+// Runs |body|, which must not wait for another rank. If it throws on any rank, every rank throws the error of the
+// lowest such rank, prefixed with its number: ConfigError if it was one, otherwise std::runtime_error.
 void run_and_propagate_errors(ParallelContext& job, const std::function<void()>& body);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// The exception for a device that computes wrong numbers again and again. The program ends with kExitBadDevice
-// (core/launch/job/restart_policy.h): to start the job again on the same device would not help.
+// The exception for a device that repeatedly computes wrong results. The program exits with kExitBadDevice
+// (core/launch/job/restart_policy.h), since a restart on the same device would not help.
 #pragma once
 
 #include "platform/loader/error.h"

@@ -21,17 +21,17 @@ class PendingCall {
   uint64_t ticket = 0;
   std::function<void(const Communicator&, const Stream&)> issue;
   std::shared_ptr<const void> keep;
-  concord_stream from = nullptr;  // the stream it was submitted from
-  std::shared_ptr<Event> ready;   // on that stream
+  concord_stream from = nullptr;  // the stream of the caller
+  std::shared_ptr<Event> ready;   // recorded on that stream
   std::shared_ptr<Event> start;
   std::shared_ptr<Event> end;
-  std::chrono::steady_clock::time_point since;  // when it was issued; later: when it was seen started
-  std::optional<Error> error;                   // of this call only; otherwise the channel's
+  std::chrono::steady_clock::time_point since;  // when it was issued; later: when its start was observed
+  std::optional<Error> error;                   // failure of this call only; other failures are the channel's
 };
 
 namespace {
 
-constexpr std::chrono::seconds kPluginsGrace{5};  // the plugin's own timeout comes first
+constexpr std::chrono::seconds kPluginsGrace{5};  // lets the plugin's own timeout expire first
 constexpr std::chrono::milliseconds kCreationLook{500};
 
 bool is_p2p(const CallSignature& signature) { return signature.op == CommOp::kP2p; }
@@ -326,7 +326,7 @@ bool Channel::done(PendingCall& call) {
   return call.stage == PendingCall::Stage::done;
 }
 
-// --------------------------------------------------------------------------------------------- what becomes of them
+// --------------------------------------------------------------------------------------------------------- outcomes
 
 void Channel::throw_if_failed(Lock& lock) {
   changed_.wait(lock, [&]() CONCORD_REQUIRES(mutex_) { return state_ != State::failing; });
@@ -345,7 +345,7 @@ void Channel::note_start(PendingCall& call) {
   services_.flight.recorder().mark(call.ticket, CallState::started);
 }
 
-// |call| is done.
+// Records the duration of |call|, which is done.
 void Channel::note_duration(const PendingCall& call) {
   if (!times_calls_) return;
   const std::chrono::duration<double, std::milli> duration(Event::milliseconds_between(*call.start, *call.end));
@@ -426,7 +426,7 @@ void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, c
   changed_.notify_all();
 }
 
-// The watchdog's check. A failure found here is logged, because nobody may ever ask for it.
+// The watchdog's check. Logs a failure found here, because no caller may ever ask for it.
 void Channel::tick() noexcept {
   try {
     Lock lock(mutex_, std::try_to_lock);
@@ -460,8 +460,9 @@ void Channel::look_at_creation(Lock& lock) CONCORD_NO_THREAD_SAFETY_ANALYSIS {  
     fail(lock, nullptr, trouble->status(), fmt::format("the communicator could not be created: {}", trouble->what()));
 }
 
-// A thread is working inside. If that takes longer than any call may, it is stuck in the vendor's library behind a call
-// that does not finish (a full launch queue blocks); aborting frees it, and it then finds the failure itself.
+// Called while another thread is inside the channel. If it stays longer than any call may take, it is stuck in the
+// vendor's library behind a call that does not finish (a full launch queue blocks). Aborting releases it, and it then
+// detects the failure itself.
 void Channel::look_from_outside() {
   const Clock::time_point now = Clock::now();
   if (!unreachable_since_) unreachable_since_ = now;

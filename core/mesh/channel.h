@@ -1,19 +1,20 @@
 // A communicator with its stream, the calls in flight on it, and their outcomes.
 //
-// Creation. The communicator is created at the first call, on a separate thread; calls made meanwhile are queued in
-// their order and passed on when it exists. The host waits for a communicator only if it waits for the result of a
-// call. So a rank takes part in all creations that it has begun at the same time, and lazily made groups, however they
-// overlap and whatever the order in which ranks first use them, can deadlock only if the calls themselves would. No
-// group has to be created because of another one, and unused groups are never created.
+// Creation. The communicator is created at the first call, on a separate thread; calls made meanwhile are queued and
+// issued in order once it exists. The host waits for a communicator only if it waits for the result of a call. A rank
+// therefore takes part in all creations that it has begun at the same time. Lazily created groups can deadlock only if
+// the calls themselves would, however the groups overlap and in whatever order ranks first use them. Unused groups are
+// never created.
 //
 // Order. A call runs on the channel's own stream, which first waits for what the caller's current stream has queued
 // (|current|); order_after makes a stream wait for the call. The host waits for neither. Where libtorch computes on the
 // calling thread (capability stream.host_is_current) there is no such stream: |current| is null, and wait() is used.
 //
-// Failure. What goes wrong after a call (a lost peer, a timeout) is found by the caller that waits for it or else by
-// the watchdog, reported once through FlightService, and thrown by every later call. Where the plugin keeps no time
-// itself (capability comm.timeout), the watchdog does, and aborts the communicator. Of calls that ended within one tick
-// of the watchdog (kTick) before a failure, the first that no one waited for may be named as the one that failed.
+// Failure. A failure after a call (a lost peer, a timeout) is detected by the caller that waits for the call or by the
+// watchdog, reported once through FlightService, and thrown by every later call. If the plugin has no timeouts of its
+// own (capability comm.timeout), the watchdog measures them and aborts the communicator. If several calls end within
+// one tick of the watchdog (kTick) before a failure, the first call that no caller waited for may be reported as the
+// failed one.
 //
 // Threads: any thread; calls are numbered and issued in the order in which they enter submit.
 #pragma once
@@ -42,7 +43,7 @@
 
 namespace concord {
 
-// What the channels of a rank share. Outlives their close().
+// Services that all channels of a rank share. Must outlive their close().
 struct ChannelServices {
   Device device;
   std::shared_ptr<Store> store;
@@ -58,7 +59,7 @@ struct ChannelServices {
 struct ChannelCall {
   CallSignature signature;
   std::function<void(const Communicator&, const Stream&)> issue;  // enqueues the work
-  std::shared_ptr<const void> keep;                               // lives until the work is done: the tensors
+  std::shared_ptr<const void> keep;                               // kept until the work is done: the tensors
   std::function<void(CallChecker&, int64_t sequence, const CallSignature&)> check;  // null: compare the signature
 };
 
@@ -68,43 +69,43 @@ class Channel {
  public:
   static constexpr std::chrono::milliseconds kTick{100};
 
-  // |ranks| has more than one member; |rank| is one of them. |name| is the same on all of them, and no other group with
-  // the same first rank has it.
+  // |ranks| has more than one member, including |rank|. |name| is identical on all of them and unique among the groups
+  // with the same first rank.
   Channel(std::string name, RankGroup ranks, int64_t rank, const ChannelServices& services);
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Shuts down: waits for calls in flight, or aborts them if the channel has failed. Afterwards the services are not
-  // used any more, so holders of the channel or of a call of it may outlive them; calls that were in flight
-  // are done, and new ones are refused. Threads: no one else uses the channel meanwhile.
+  // Shuts down: waits for calls in flight, or aborts them if the channel has failed. The services are not used
+  // afterwards, so holders of the channel or of one of its calls may outlive them; calls that were in flight are done,
+  // and new ones throw. Threads: no other thread uses the channel meanwhile.
   void close();
 
   const std::string& name() const { return name_; }
   const RankGroup& ranks() const { return ranks_; }
-  int64_t index() const { return index_; }  // of this rank within ranks()
+  int64_t index() const { return index_; }  // index of this rank in ranks()
   const Device& device() const { return services_.device; }
   bool host_is_current() const { return services_.host_is_current; }
 
-  // Begins the creation; create() also waits for it. Every member has to come, within the timeout.
+  // Starts the creation; create() also waits for it. Every member must take part within the timeout.
   void begin_create();
   void create();
   bool created() const;
   bool failed() const;
-  // Takes a communicator that was made elsewhere (by split), unless one was made or begun here.
+  // Takes over a communicator that split() has created, unless this channel has or creates one already.
   void adopt(Communicator communicator);
-  // A communicator of |members|, which are indices in ranks(). Every rank of this channel calls it; a rank that is not
-  // a member gives an empty list. Waits: for all of them.
+  // Returns a communicator of |members|, which are indices in ranks(). Every rank of this channel calls it; a rank that
+  // is not a member passes an empty list. Waits: for all of them.
   std::optional<Communicator> split(std::span<const int32_t> members, const std::string& name);
 
   std::shared_ptr<PendingCall> submit(ChannelCall call, const Stream* current);
-  // Later work of |current| starts after |call|. Throws if the call is known to have failed. Waits: at most for the
-  // creation. Releases what the call keeps if |current| is the stream it was submitted from: memory that is freed then
-  // is reused after this point, as libtorch does for any work of a stream.
+  // Makes later work of |current| start after |call|. Throws if the call is known to have failed. Waits: at most for
+  // the creation. Releases the tensors that the call keeps if |current| is the stream it was submitted from: memory
+  // that is freed then is reused after this point, as libtorch does for any work of a stream.
   void order_after(PendingCall& call, const Stream& current);
-  // Waits: until the call is done. Throws Error with the call, the group and who is behind if it failed.
+  // Waits: until the call is done. Throws Error with the call, the group and the lagging ranks if it failed.
   void wait(PendingCall& call);
-  bool done(PendingCall& call);  // never waits; throws as wait
+  bool done(PendingCall& call);  // never waits; throws like wait()
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -139,19 +140,19 @@ class Channel {
   const RankGroup ranks_;
   const int64_t index_;
   const ChannelServices services_;
-  const std::chrono::milliseconds limit_;  // after which the watchdog calls it a timeout
-  const bool keeps_time_;                  // the plugin does
-  const bool times_calls_;                 // on the device, with events that have a time
+  const std::chrono::milliseconds limit_;  // the watchdog reports a timeout after it
+  const bool keeps_time_;                  // the plugin has its own timeouts
+  const bool times_calls_;                 // measures calls on the device, with timing events
   bool closed_ = false;
 
-  std::atomic<bool> opened_ = false;                    // communicator_ exists and stays
-  std::optional<Clock::time_point> unreachable_since_;  // the watchdog's own
-  Clock::time_point next_look_at_creation_;             // the watchdog's own, too
+  std::atomic<bool> opened_ = false;                    // communicator_ exists and is not replaced
+  std::optional<Clock::time_point> unreachable_since_;  // used by the watchdog only
+  Clock::time_point next_look_at_creation_;             // used by the watchdog only
 
-  std::mutex submitting_;  // taken before mutex_: holds the order of calls while they are compared
+  std::mutex submitting_;  // taken before mutex_: keeps the order of calls while they are compared
   std::unique_ptr<CallChecker> checker_ CONCORD_GUARDED_BY(submitting_);
 
-  mutable std::mutex mutex_;  // all below
+  mutable std::mutex mutex_;  // guards everything below
   std::condition_variable changed_;
   State state_ CONCORD_GUARDED_BY(mutex_) = State::absent;
   std::optional<Error> failure_ CONCORD_GUARDED_BY(mutex_);

@@ -22,7 +22,7 @@ RankGroup ranks_of(int64_t world) {
   return RankGroup(0, axis);
 }
 
-// One rank: what it needs for a channel, and one.
+// One rank: the services of a channel, and a channel.
 struct Rank {
   Rank(const Platform& platform, std::shared_ptr<Store> store, int64_t rank, int64_t world,
        std::chrono::milliseconds timeout = kLong)
@@ -41,7 +41,7 @@ struct Rank {
   Channel channel;
 };
 
-// Runs |body| on |world| threads, each with a rank of its own.
+// Runs |body| on |world| threads, one rank per thread.
 void run_ranks(const Platform& platform, int64_t world, const std::function<void(Rank&)>& body,
                std::chrono::milliseconds timeout = kLong) {
   const std::shared_ptr<Store> store = make_local_store();
@@ -93,8 +93,8 @@ TEST(Channel, ACallWaitsForTheCurrentStreamAndStreamsWaitForTheCall) {
     const Stream consumer(rank.device);
     current.launch_host(&wait_for_gate, &gate);
     current.launch_host(&write_five, &values);
-    const auto call = rank.channel.submit(sum(values), &current);  // returns, though its input is not there yet
-    rank.channel.order_after(*call, consumer);                     // neither waits the host here
+    const auto call = rank.channel.submit(sum(values), &current);  // returns although its input is not computed yet
+    rank.channel.order_after(*call, consumer);                     // does not block the host either
     consumer.launch_host(&read_now, &reading);
     EXPECT_FALSE(rank.channel.done(*call));
     EXPECT_FALSE(consumer.done());
@@ -199,7 +199,7 @@ TEST(Channel, ARefusedCallLeavesTheOthersAlone) {
   });
 }
 
-// The cpu plugin as one that keeps no time: it says so, and its communicators wait for ever.
+// The cpu plugin without timeouts: it does not report the capability, and its communicators wait forever.
 struct Timeless {
   Timeless() : plugin(loader::open_plugin("cpu")) {
     for (const concord_capability& each : capabilities_of(plugin)) {

@@ -1,14 +1,14 @@
-// How long a rank has been held up by communication so far, for telling a slow rank from those that wait for it.
+// The time that a rank has been blocked by communication so far, to tell a slow rank from those that wait for it.
 //
 // Two clocks, because backends wait in two ways:
-//   on the host    the time in Channel::wait. Where libtorch computes on the calling thread (the cpu), there is no
-//                  other waiting.
-//   on the device  the duration of the calls on their stream, from the start of each on this rank to its end. Elsewhere
-//                  the host does not wait, but a collective runs on the device until the slowest rank has come. Known
-//                  when the channel sees that a call has ended, within Channel::kTick of it. Includes what runs in
-//                  parallel with computation. Not measured where the plugin cannot (capability event.timing).
+//   on the host    the time in Channel::wait. If libtorch computes on the calling thread (the cpu), there is no other
+//                  waiting.
+//   on the device  the duration of the calls on their stream, from the start of each on this rank to its end. The host
+//                  does not wait, but a collective runs on the device until the slowest rank has joined. Recorded
+//                  within Channel::kTick after the call has ended. Includes communication that overlaps with
+//                  computation. Not measured if the plugin cannot (capability event.timing).
 //
-// Costs two readings of the clock per wait. Threads: any thread.
+// Costs two clock readings per wait. Threads: any thread.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ class CommunicationTime {
  public:
   using Duration = std::chrono::nanoseconds;
 
-  // Adds the lifetime of this object to the time on the host; nothing without a |time|.
+  // Adds the lifetime of this object to the time on the host. Does nothing if |time| is null.
   class HostWait {
    public:
     explicit HostWait(CommunicationTime* time) : time_(time) {

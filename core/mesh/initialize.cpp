@@ -33,17 +33,17 @@ struct Instance {
   std::mutex mutex;
   std::atomic<ParallelContext*> published = nullptr;
   std::unique_ptr<ParallelContext> context CONCORD_GUARDED_BY(mutex);
-  std::vector<Term> arguments CONCORD_GUARDED_BY(mutex);  // what it was created with
+  std::vector<Term> arguments CONCORD_GUARDED_BY(mutex);  // of the existing context
   Milliseconds timeout CONCORD_GUARDED_BY(mutex){0};
-  JobEnvironment job CONCORD_GUARDED_BY(mutex);  // the job of the store:
-  // Outlives the context: the next one starts where the peers still are.
+  JobEnvironment job CONCORD_GUARDED_BY(mutex);  // the job that |store| belongs to
+  // Outlives the context, so that the next one can start while the peers are still connected.
   std::shared_ptr<Store> store CONCORD_GUARDED_BY(mutex);
   int64_t generation CONCORD_GUARDED_BY(mutex) = 0;  // number of contexts so far
 };
 
 Instance& instance() {
   static auto* one = [] {
-    // A process that exits without finalize still has a thread that uses the store, and others that wait for it.
+    // A process that exits without finalize still has a thread that uses the store, and peers that wait for it.
     std::atexit([] {
       if (ParallelContext* context = instance().published) context->abandon();
     });
@@ -58,7 +58,7 @@ std::string text_of(const std::vector<GroupKind>& kinds) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-// What all ranks, and all calls in one process, must agree on.
+// Returns the settings that must be equal on all ranks, and in all calls of one process.
 std::vector<Term> terms_of(const InitializeArgs& args, const RankLayout& layout) {
   return {{"tensor_model_parallel_size", fmt::format("{}", layout.tp())},
           {"pipeline_model_parallel_size", fmt::format("{}", layout.pp())},
@@ -84,7 +84,7 @@ void refuse_other_arguments(const std::vector<Term>& before, const std::vector<T
   }
 }
 
-// Which of the machine's devices this rank has: the launcher says so where it leaves one out.
+// Returns the index of this rank's device on the machine. The launcher sets it if it skips a device.
 int64_t slot_of(const JobEnvironment& job) {
   const char* text = std::getenv(kSlotVariable);
   int64_t slot = job.local_rank;
@@ -142,7 +142,7 @@ void check_timeout(int64_t seconds) {
   }
 }
 
-// The store of |job|: |given|, or the previous one, unless the process has since become part of another job.
+// Sets the store of |job|: |given| or the previous one, unless the process has joined another job since.
 void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout, std::shared_ptr<Store> given)
     CONCORD_REQUIRES(one.mutex) {
   if (given != nullptr && given != one.store) {
@@ -163,8 +163,8 @@ void join_store(Instance& one, const JobEnvironment& job, Milliseconds timeout, 
   one.generation = 0;
 }
 
-// Makes libtorch and the plugin choose only algorithms that give the same bits in every run. CONCORD_DETERMINISTIC=1
-// asks for the same. Memory that is about to be overwritten is not filled: that is libtorch's aid to find reads of it.
+// Makes libtorch and the plugin choose only deterministic algorithms; so does CONCORD_DETERMINISTIC=1. Uninitialised
+// memory is not filled, which is only libtorch's aid to detect reads of it.
 void set_deterministic(bool wanted) {
   if (wanted) loader::override_config("deterministic", "1");
   const bool is_set = loader::setting("deterministic") == "1";
@@ -176,7 +176,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
                   std::vector<Term> arguments, std::shared_ptr<Store> given) CONCORD_REQUIRES(one.mutex) {
   const RngSeeds seeds = rng_seeds(args.seed, layout.coordinates(job.rank), args.data_parallel_random_init);
   const Milliseconds timeout = std::chrono::seconds(args.ddp_timeout);
-  // Before the plugin is opened: see host.h.
+  // Must precede the opening of the plugin, see host.h.
   loader::override_config("comm.timeout", fmt::format("{}", args.ddp_timeout));
   if (given == nullptr) loader::override_config("comm.master", job.master_addr);
   set_deterministic(args.deterministic_mode);
@@ -185,7 +185,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   device.make_current();
   join_store(one, job, timeout, std::move(given));
   const std::shared_ptr<Store> store = make_prefix_store(one.store, key_prefix(++one.generation));
-  const Peers early(store, job.rank);  // announces this rank: it may exit before all have joined
+  const Peers early(store, job.rank);  // announces this rank, which may exit before all have joined
   std::vector<Term> terms = arguments;
   terms.push_back({"platform", std::string(platform.name())});
   rendezvous(*store, {job.rank, job.world, describe_this_process(), std::move(terms)}, timeout);
@@ -235,7 +235,7 @@ void finalize() {
   const std::lock_guard lock(one.mutex);
   if (one.context == nullptr) return;
   one.published = nullptr;
-  // In a failed job some rank may be gone for good.
+  // In a failed job some ranks may never return.
   const Milliseconds patience = one.context->failed() ? std::min(one.timeout, kAfterFailure) : one.timeout;
   try {
     const Member member{one.job.rank, one.job.world, {}, {}};

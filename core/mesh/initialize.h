@@ -1,5 +1,5 @@
-// One call makes a process part of a job: device, rendezvous, groups, seeds. What ROLL's initialize_megatron and
-// Megatron's initialize_model_parallel do, on any platform.
+// Makes this process part of a job: device, rendezvous, groups, seeds. Corresponds to ROLL's initialize_megatron and
+// Megatron's initialize_model_parallel, on any platform.
 //
 // Example, given at::Tensor tensor:
 //   const concord::InitializeArgs args{.tensor_model_parallel_size = 2, .seed = 42};
@@ -7,10 +7,10 @@
 //   job.group(concord::GroupKind::tp).all_reduce(tensor).wait();
 //   concord::finalize();
 //
-// Rank, world and the master's address come from torchrun's, srun's or mpirun's environment
+// Rank, world and the master's address come from the environment of torchrun, srun or mpirun
 // (core/mesh/job_environment.h); without any of them this is a job of one process. The platform is the one that
-// CONCORD_PLATFORM names or the best there is, the device that of LOCAL_RANK. Threads: any thread; a thread that calls
-// while another thread initialises waits for it.
+// CONCORD_PLATFORM names or the best available one; the device is that of LOCAL_RANK. Threads: any thread; concurrent
+// calls wait for the first one.
 #pragma once
 
 #include <memory>
@@ -20,22 +20,21 @@
 
 namespace concord {
 
-// The context of this process. Called again with the same arguments it only resets the seeds; with
-// others it throws ConfigError, which names the difference. Waits: for all ranks of the job.
-// Throws ConfigError for invalid arguments or an invalid environment, Error for what goes wrong on the way
-// (core/mesh/store/rendezvous.h); the process is then not initialised, and may try again. With |store| the ranks meet
-// in that one, which all of them can reach and the job has to itself (keys begin with "concord/"), instead of a new
-// one.
+// Returns the context of this process. A second call with the same arguments only resets the seeds; with other
+// arguments it throws ConfigError with the difference. Waits: for all ranks of the job. Throws ConfigError for invalid
+// arguments or an invalid environment, and Error if the rendezvous fails (core/mesh/store/rendezvous.h); the process is
+// then not initialised and may retry. If |store| is given, the ranks meet in it instead of creating one; all ranks must
+// reach it, and its keys "concord/..." belong to this job.
 ParallelContext& initialize(const InitializeArgs& args, std::shared_ptr<Store> store = nullptr);
 
 bool is_initialized();
 
-// Throws Error (FAILED_PRECONDITION) before initialize and after finalize.
+// Returns the context. Throws Error (FAILED_PRECONDITION) before initialize and after finalize.
 ParallelContext& parallel_context();
 
-// Leaves the job: every rank calls it, and none uses its context or groups afterwards. Waits: for work in flight, and
-// on rank 0, which serves the store, for the other ranks, at most |ddp_timeout|. Nothing if the process is not
-// initialised. The process may initialise again, with other arguments too; all ranks have to.
+// Leaves the job. Every rank calls it, and none uses its context or groups afterwards. Waits: for work in flight and,
+// on rank 0, which serves the store, for the other ranks, at most |ddp_timeout|. Does nothing if the process is not
+// initialised. All ranks may then initialise again, also with other arguments.
 void finalize();
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// What core/mesh/initialize.h is called with; needs no libtorch.
+// Arguments of core/mesh/initialize.h; independent of libtorch.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,18 @@ struct InitializeArgs {
   int64_t virtual_pipeline_model_parallel_size = 1;
   int64_t context_parallel_size = 1;
   int64_t expert_model_parallel_size = 1;
-  int64_t expert_tensor_parallel_size = 0;  // 0: as tensor_model_parallel_size
+  int64_t expert_tensor_parallel_size = 0;  // 0: same as tensor_model_parallel_size
   std::string order = "tp-cp-ep-dp-pp";
   int64_t seed = 42;                          // positive
   bool data_parallel_random_init = false;     // data-parallel ranks draw different numbers
-  bool deterministic_mode = false;            // only algorithms that give the same bits in every run
+  bool deterministic_mode = false;            // only algorithms with bitwise reproducible results
   int64_t ddp_timeout = 1800;                 // seconds: for the rendezvous, for communicators, for every operation
-  std::vector<GroupKind> create_groups = {};  // created immediately, all ranks together; the others on first use
+  std::vector<GroupKind> create_groups = {};  // created immediately, by all ranks; the others on first use
   std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
   bool operator==(const InitializeArgs&) const = default;
 };
 
-// Throws ConfigError as RankLayout does.
+// Returns the layout for |args|. Throws ConfigError like RankLayout.
 RankLayout layout_of(const InitializeArgs& args, int64_t world);
 
 }  // namespace concord

@@ -45,7 +45,7 @@ class Variables {
     return parsed;
   }
 
-  // |because| is the variable that makes this one necessary.
+  // |because| is the variable that requires this one.
   int64_t needed(const char* name, int64_t lowest, const char* because) const {
     const std::optional<int64_t> value = number(name, lowest);
     if (!value) {
@@ -55,7 +55,7 @@ class Variables {
     return *value;
   }
 
-  // The first of |names| that is set.
+  // Returns the first of |names| that is set.
   const char* first_set(std::initializer_list<const char*> names) const {
     for (const char* name : names) {
       if (has(name)) return name;
@@ -103,7 +103,7 @@ std::optional<std::string> master_addr(const Variables& variables) {
 // Ports 15000 to 31383: above the well-known ones and below the ephemeral ports of Linux.
 int port_from(uint64_t seed) { return 15000 + static_cast<int>(seed % 16384); }
 
-// Names shared by the processes of one job but not by two jobs: enough to derive a port without communication.
+// Hashes a name that identifies the job, to derive a port without communication.
 uint64_t hash_text(std::string_view text) {
   uint64_t hash = 14695981039346656037u;  // FNV-1a
   for (const char character : text) hash = (hash ^ static_cast<unsigned char>(character)) * 1099511628211u;
@@ -117,7 +117,7 @@ bool read_flag(const Variables& variables, const char* name) {
   throw ConfigError(fmt::format("{}={}: must be True or False", name, value));
 }
 
-// The master of a job of several processes, if only the variables can name it.
+// Sets the master of a job of several processes, if only the variables can name it.
 void read_master(const Variables& variables, JobEnvironment* job, const std::string& who) {
   const std::optional<std::string> addr = master_addr(variables);
   const std::optional<int> port = master_port(variables);
@@ -185,7 +185,7 @@ bool is_slurm_task(const Variables& variables) {
 }
 
 struct TaskRun {
-  int64_t tasks;     // on each of
+  int64_t tasks;     // per machine
   int64_t machines;  // number of consecutive machines
 };
 
@@ -212,7 +212,7 @@ std::vector<TaskRun> parse_task_runs(std::string_view tasks_per_node) {
   return runs;
 }
 
-// The tasks of this machine from a list such as "4(x2),3", which must account for the whole world.
+// Returns the number of tasks of this machine from a list such as "4(x2),3", which must add up to the world size.
 int64_t tasks_from_list(const Variables& variables, const char* list_name, const JobEnvironment& job,
                         const char* world_name) {
   const std::string list = *variables.text(list_name);
@@ -289,12 +289,12 @@ std::string job_token(const Variables& variables) {
                                 kJobToken, token.size(), kShortest));
 }
 
-// Outside torchrun, its variables alone are not useful; if they disagree with the launcher, one is stale.
+// Outside torchrun its variables alone have no use; if they contradict the launcher's, one of them is stale.
 void check_leftovers(const Variables& variables, const JobEnvironment& job) {
   const std::optional<int64_t> world = variables.number("WORLD_SIZE", 1);
   if (world && *world != job.world) {
     if (job.source == JobSource::single) variables.needed("RANK", 0, "WORLD_SIZE");
-    throw ConfigError(fmt::format("WORLD_SIZE={} but {} started {} processes; unset WORLD_SIZE or start as many",
+    throw ConfigError(fmt::format("WORLD_SIZE={} but {} started {} processes; unset WORLD_SIZE or start that many",
                                   *world, to_string(job.source), job.world));
   }
   if (job.source == JobSource::single && variables.has("LOCAL_RANK")) variables.needed("RANK", 0, "LOCAL_RANK");

@@ -1,4 +1,4 @@
-// Which process of which job this is, as the launcher's environment variables say it.
+// The job and rank of this process, from the environment variables of its launcher.
 //
 // One pure function from variables to a value; it waits for nothing and communicates with nothing. The first of these
 // that is set decides (a launcher inside another one's allocation sets the inner ones):
@@ -29,27 +29,27 @@ std::string_view to_string(JobSource source);
 struct JobEnvironment {
   int64_t rank = 0;
   int64_t world = 1;
-  int64_t local_rank = 0;  // among the processes of this machine
+  int64_t local_rank = 0;  // index among the processes of this machine
   int64_t local_world = 1;
-  std::optional<int64_t> node_rank = 0;  // nothing if the launcher does not say (mpirun on several machines)
+  std::optional<int64_t> node_rank = 0;  // nullopt if the launcher does not set it (mpirun on several machines)
   std::string master_addr = "127.0.0.1";
-  int master_port = 0;  // 0 only in a world of 1, which needs none: take any free port
+  int master_port = 0;  // 0 only in a world of 1: any free port
   JobSource source = JobSource::single;
-  bool agent_store = false;  // torchrun serves the store itself: rank 0 connects as a client, too
-  std::string token;         // CONCORD_JOB_TOKEN, which is never printed; empty if there is none
+  bool agent_store = false;  // torchrun serves the store itself: rank 0 connects as a client too
+  std::string token;         // CONCORD_JOB_TOKEN, which is never printed; empty if not set
   bool operator==(const JobEnvironment&) const = default;
 };
 
-// The value of a variable, or nothing if it is not set.
+// Returns the value of a variable, or nullopt if it is not set.
 using EnvironmentLookup = std::function<std::optional<std::string>(const char* name)>;
 
 JobEnvironment read_job_environment(const EnvironmentLookup& lookup);
-JobEnvironment read_job_environment();  // from this process's own variables
+JobEnvironment read_job_environment();  // uses the variables of this process
 
-// "node[03-05,9],login1" -> "node03": the first machine of a list as Slurm writes it.
+// Returns the first machine of a Slurm node list: "node[03-05,9],login1" -> "node03".
 std::string first_slurm_host(std::string_view node_list);
 
-// "4(x2),3" -> 4, 4, 3: how many tasks the machine |node| has; nothing past the end of the list.
+// Returns the number of tasks on machine |node| from a list such as "4(x2),3" (4, 4, 3); nullopt past its end.
 std::optional<int64_t> slurm_tasks_on_node(std::string_view tasks_per_node, int64_t node);
 
 }  // namespace concord

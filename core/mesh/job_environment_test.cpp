@@ -22,7 +22,7 @@ JobEnvironment read(const Environment& environment) {
   });
 }
 
-// |base| with some variables changed; a value of "-" takes the variable away.
+// Returns |base| with some variables changed; a value of "-" removes the variable.
 Environment with(Environment base, const Environment& changes) {
   for (const auto& [name, value] : changes) {
     if (value == "-") {

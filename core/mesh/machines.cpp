@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kShareInstead =
     "or set save_on_each_node to false and output_dir to a folder on a file system that all machines share";
 
-// "tensor_model_parallel_size 2, pipeline_model_parallel_size 4": what divides the model.
+// Returns the sizes that shard the model: "tensor_model_parallel_size 2, pipeline_model_parallel_size 4".
 std::string sizes_text(const RankLayout& layout) {
   std::string text;
   const auto add = [&](const char* name, int64_t size) {
@@ -27,7 +27,7 @@ std::string sizes_text(const RankLayout& layout) {
   return text;
 }
 
-// Of the parts that the layers outside of experts, or these, are divided into.
+// Returns the number of distinct shards of the dense layers, or of the expert layers, on |ranks|.
 int64_t parts_on(const RankLayout& layout, const RankRange& ranks, bool of_experts) {
   std::set<std::tuple<int64_t, int64_t, int64_t>> parts;
   for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {

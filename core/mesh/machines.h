@@ -12,7 +12,7 @@
 
 namespace concord {
 
-// The ranks begin .. end-1.
+// The ranks begin .. end - 1.
 struct RankRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -23,28 +23,30 @@ struct RankRange {
   bool operator==(const RankRange&) const = default;
 };
 
-// By the first rank of each, in ascending order.
+// The machines of a job, by the first rank of each, in ascending order.
 struct Machines {
   std::vector<int64_t> first;
   int64_t world = 0;
 
   RankRange ranks_of(size_t machine) const;
   size_t machine_of(int64_t rank) const;
-  // The rank on the next machine that keeps a copy of |rank|'s part; |rank| itself where there is one machine only.
+  // Returns the rank on the next machine that keeps a backup of |rank|'s shard; |rank| itself if there is only one
+  // machine.
   int64_t backup_rank(int64_t rank) const;
   bool is_first(int64_t rank) const { return first[machine_of(rank)] == rank; }
   bool operator==(const Machines&) const = default;
 };
 
-// By what each rank knows: the first rank of its machine (its own number less its local one), and how many are on it.
-// Throws ConfigError where those of a machine are not numbered one after another (srun --distribution=cyclic).
+// Returns the machines, given for every rank the first rank of its machine (its rank minus its local rank) and the
+// number of ranks there. Throws ConfigError unless the ranks of each machine are consecutive (srun
+// --distribution=cyclic).
 Machines machines_from(std::span<const int64_t> first_ranks, std::span<const int64_t> local_worlds);
 
-// Throws ConfigError, with the sizes and what to change, unless the ranks of each machine together have all parts of
-// the model; with |shards_state| also all of the optimizer's state, of which each data-parallel rank then has a shard.
+// Throws ConfigError, with the sizes and what to change, unless the ranks of each machine together hold the whole
+// model; with |shards_state| also the whole optimizer state, of which each data-parallel rank then holds a shard.
 void check_machines_are_whole(const RankLayout& layout, const Machines& machines, bool shards_state);
 
-// The lowest rank of |within|, or of all ranks, on the same pipeline stage as |rank|.
+// Returns the lowest rank of |within|, or of all ranks, on the same pipeline stage as |rank|.
 int64_t first_of_stage(const RankLayout& layout, int64_t rank, const std::optional<RankRange>& within);
 
 }  // namespace concord

@@ -38,7 +38,8 @@ ParallelContext::ParallelContext(Options options)
   if (board_) watchdog_.add(this, kLauncherPeriod, [this] { answer_launcher(); });
 }
 
-// The launcher asks where this rank is when one is silent for too long (core/launch/watch/job_watch.h).
+// Replies to the launcher's request for this rank's position, which it sends if a rank is silent for too long
+// (core/launch/watch/job_watch.h).
 void ParallelContext::answer_launcher() noexcept {
   const auto index = static_cast<int>(options_.local_rank);
   if (index < 0 || index >= board_->ranks()) return;
@@ -56,7 +57,8 @@ ParallelContext::~ParallelContext() {
   for (const std::shared_ptr<Channel>& channel : channels_) channel->close();  // a Work may keep it alive longer
 }
 
-// The first kind in the fixed order that has these ranks, so that all ranks use the same name whatever they use first.
+// Uses the first kind in the fixed order that has these ranks, so that all ranks use the same name whatever they use
+// first.
 std::string ParallelContext::channel_name(const RankGroup& ranks) const {
   if (ranks.size() == world()) return kWorld;
   for (const GroupKind kind : all_group_kinds()) {
@@ -127,8 +129,9 @@ void ParallelContext::create_groups(std::span<const GroupKind> kinds) {
   for (const GroupKind kind : wanted) group(kind).channel()->create();
 }
 
-// Those of |kinds| that need their own communicator, in the fixed order. Rank 0 represents all ranks: it is in a group
-// of every kind, and whether two kinds have the same ranks depends only on strides and counts, which all ranks share.
+// Returns the |kinds| that need their own communicator, in the fixed order. Rank 0 represents all ranks: it is in a
+// group of every kind, and whether two kinds have the same ranks depends only on strides and counts, which all ranks
+// share.
 std::vector<GroupKind> ParallelContext::kinds_to_create(std::span<const GroupKind> kinds) const {
   std::vector<GroupKind> result;
   std::vector<RankGroup> seen;

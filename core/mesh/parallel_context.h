@@ -1,9 +1,9 @@
-// All that a rank knows about its job: made once, passed down. No hidden globals but the one of core/mesh/initialize.h.
+// The context of a rank in its job: created once and passed down. The only global is the one of core/mesh/initialize.h.
 //
-// Groups. group(kind) is cheap and never waits; its communicator is created at the first operation (channel.h
-// says how, and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, because it is
-// expensive: some vendors take hundreds of megabytes for each. create_groups creates some of them immediately, all
-// ranks together, and splits a communicator if the plugin can, which is much cheaper than making each from nothing.
+// Groups. group(kind) is cheap and never waits; its communicator is created at the first operation (channel.h says how,
+// and why overlapping groups cannot deadlock). Groups of the same ranks share one communicator, because it is
+// expensive: some vendors allocate hundreds of megabytes for each. create_groups creates some of them immediately, on
+// all ranks together, and splits a communicator if the plugin can, which is much cheaper than creating each separately.
 // Threads: any thread, except rng(), which belongs to the thread that computes.
 #pragma once
 
@@ -38,12 +38,12 @@ class ParallelContext {
     Device device;
     RankLayout layout;
     int64_t rank = 0;
-    std::shared_ptr<Store> store;  // of this job alone; all ranks have met in it
+    std::shared_ptr<Store> store;  // exclusive to this job; all ranks have joined it
     RngSeeds seeds{};
     std::chrono::milliseconds timeout{std::chrono::minutes(30)};
     bool check_calls = false;         // see call_checker.h
-    std::string flight_folder = ".";  // where the record of the last calls goes when something fails
-    int64_t local_rank = 0;           // among the processes of this machine
+    std::string flight_folder = ".";  // folder for the flight recorder's file after a failure
+    int64_t local_rank = 0;           // index among the processes of this machine
   };
   explicit ParallelContext(Options options);
   ~ParallelContext();
@@ -64,22 +64,22 @@ class ParallelContext {
   const CommunicationTime& communication_time() const { return *communication_time_; }
   FlightRecorder& flight_recorder() { return flight_.recorder(); }
 
-  // Not all ranks are in an embedding group.
+  // Returns false if this rank is in no group of |kind|: not all ranks are in an embedding group.
   bool has_group(GroupKind kind) const { return layout().group_of(kind, rank()).has_value(); }
   // Throws Error (INVALID_ARGUMENT) if this rank is in no such group.
   ProcessGroup& group(GroupKind kind);
   ProcessGroup& world_group();
 
-  // Makes the communicators of |kinds| now. Every rank of the world calls it, with the same list. Waits: for all of
+  // Creates the communicators of |kinds| now. Every rank of the world calls it with the same list. Waits: for all of
   // them.
   void create_groups(std::span<const GroupKind> kinds);
 
-  // Whether some group has lost a peer, timed out or the like: the job cannot continue.
+  // Returns whether some group has failed (lost peer, timeout or similar): the job cannot continue.
   bool failed();
-  // Ends the thread that checks for failures and answers other ranks. For a process that is about to exit.
+  // Stops the thread that checks for failures and replies to other ranks. For a process that is about to exit.
   void stop_watching() { watchdog_.stop(); }
-  // For a process that exits in the middle of a job: tells the others, and lets the rank to blame, if there is one, end
-  // first (Peers::blame). Waits: for that, a few seconds at most. Never throws.
+  // For a process that exits in the middle of a job: notifies the others and lets the culprit, if known, exit first
+  // (Peers::blame). Waits: for its exit, a few seconds at most. Never throws.
   void abandon() noexcept;
 
  private:
@@ -95,11 +95,11 @@ class ParallelContext {
   RankCoordinates coordinates_;
   RngTracker rng_;
   FlightService flight_;
-  std::unique_ptr<JobBoard> board_;  // of the launcher, where there is one
+  std::unique_ptr<JobBoard> board_;  // the launcher's, if any
   const std::shared_ptr<CommunicationTime> communication_time_ = std::make_shared<CommunicationTime>();
   Watchdog watchdog_;
 
-  std::mutex mutex_;  // the lists below; what is in them stays
+  std::mutex mutex_;  // guards the lists below; their entries are never removed
   std::vector<std::shared_ptr<Channel>> channels_ CONCORD_GUARDED_BY(mutex_);
   std::map<std::string, std::unique_ptr<ProcessGroup>> groups_ CONCORD_GUARDED_BY(mutex_);
 };

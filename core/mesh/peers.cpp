@@ -19,11 +19,11 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr Peers::Milliseconds kLookEvery{250};  // how often a waiting rank checks whether the others are still running
+constexpr Peers::Milliseconds kLookEvery{250};  // interval at which a waiting rank checks whether the others still run
 constexpr std::chrono::seconds kForTheBlamed{3};
 constexpr const char* kDone = "done";
-constexpr int64_t kLookedAt = 1024;  // ranks that one rank asks about
-constexpr size_t kMissingNamed = 8;  // more missing ranks than this are not named
+constexpr int64_t kLookedAt = 1024;  // ranks that one rank checks
+constexpr size_t kMissingNamed = 8;  // more missing ranks than this are not listed
 
 std::string process_key(int64_t rank) { return fmt::format("peers/{}", rank); }
 std::string left_key(int64_t rank) { return fmt::format("peers/left/{}", rank); }
@@ -32,7 +32,7 @@ std::string count_key(const std::string& key) { return key + "count"; }
 std::string complete_key(const std::string& key) { return key + "complete"; }
 std::string lost_key(const std::string& key) { return key + "lost"; }
 
-// Store::wait that returns false on a timeout.
+// Like Store::wait, but returns false on a timeout.
 bool comes(Store& store, const std::string& key, Peers::Milliseconds timeout) {
   try {
     store.wait({&key, 1}, timeout);
@@ -94,7 +94,7 @@ void Peers::await_process(int64_t rank, Milliseconds timeout) {
   if (process) known_.emplace(rank, *process);
 }
 
-// If the first thread of a process has exited and others have not, it looks like a zombie but is running.
+// A process whose first thread has exited while others run looks like a zombie, but is running.
 Peers::State Peers::look(const Process& process) const {
   if (own_.place.empty() || process.place != own_.place || own_.start_time == 0) return State::unknown;
   ProcessEntry entry;
@@ -123,7 +123,7 @@ void Peers::leave(LeaveReason how) noexcept {
 }
 
 void Peers::blame(int64_t rank) noexcept {
-  state(rank);  // the store may be gone at the next request
+  state(rank);  // the store may be unreachable at the next request
   to_blame_ = rank;
 }
 
@@ -211,7 +211,7 @@ void Peers::meet(const std::string& key, const RankGroup& ranks, int64_t index, 
   }
 }
 
-// What another member has found and announced.
+// Returns the lost member that another member has detected and announced.
 std::optional<int64_t> Peers::known_lost(const std::string& key, const RankGroup& ranks) {
   if (!store_->has(lost_key(key))) return std::nullopt;
   const std::string text = store_->get(lost_key(key), kLookEvery);
@@ -220,8 +220,8 @@ std::optional<int64_t> Peers::known_lost(const std::string& key, const RankGroup
   return ranks.index_of(rank) ? std::optional(rank) : std::nullopt;
 }
 
-// Each rank checks the following ranks that have not joined, up to the next one that has: together they cover all, and
-// each checks only a few.
+// Each rank checks the following ranks that have not joined, up to the next one that has. Together they cover all
+// members, and each checks only a few.
 std::optional<int64_t> Peers::find_missing(const std::string& key, const RankGroup& ranks, int64_t index) {
   if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;
   for (int64_t i = 1; i < std::min(ranks.size(), kLookedAt); ++i) {
@@ -235,7 +235,7 @@ std::optional<int64_t> Peers::find_missing(const std::string& key, const RankGro
   return std::nullopt;
 }
 
-// Each checks the next one. Until all have joined, meet does this.
+// Each member checks the next one. Until all have joined, meet() does this.
 std::optional<int64_t> Peers::lost_since(const std::string& key, const RankGroup& ranks, int64_t index) {
   if (!store_->has(complete_key(key))) return std::nullopt;
   if (const std::optional<int64_t> known = known_lost(key, ranks)) return known;

@@ -28,7 +28,7 @@ void enqueue_copy(const Stream& stream, char* to, const char* from, int64_t byte
   if (bytes > 0) copy(stream, to, from, bytes, CopyKind::kDeviceToDevice);
 }
 
-// In a group of one, on the current stream.
+// Copies on the current stream, in a group of one.
 Work copy_now(const at::Tensor& output, const at::Tensor& input) {
   const at::NoGradGuard no_grad;
   if (output.data_ptr() != input.data_ptr()) output.view({-1}).copy_(input.view({-1}));
@@ -65,7 +65,7 @@ Transfer::~Transfer() = default;
 Transfer send(const at::Tensor& tensor, int64_t to) { return {true, tensor, to}; }
 Transfer recv(const at::Tensor& tensor, int64_t from) { return {false, tensor, from}; }
 
-// ----------------------------------------------------------------------------------------------------- what is given
+// --------------------------------------------------------------------------------------------------------- operands
 
 // A tensor as the platform sees it.
 struct ProcessGroup::Operand {
@@ -113,7 +113,7 @@ void ProcessGroup::check_root(const char* op, int64_t root) const {
   if (root < 0 || root >= size()) refuse(op, fmt::format("root is {}; must be from 0 to {}", root, size() - 1));
 }
 
-// In each pair, |large| has size() times the elements of |small|, and the same dtype.
+// Throws unless |large| has size() times the elements of |small| in each pair, and the same dtype.
 void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large,
                                std::span<const at::Tensor> small) const {
   if (large.size() != small.size())
@@ -129,7 +129,7 @@ void ProcessGroup::check_pairs(const char* op, std::span<const at::Tensor> large
   }
 }
 
-// Makes a call on the channel. |keep| lives until it is done.
+// Issues a call on the channel. |keep| lives until it is done.
 template <class Issue>
 Work ProcessGroup::submit(CallSignature signature, std::vector<at::Tensor> keep, Issue issue) {
   ChannelCall call{
@@ -314,11 +314,11 @@ Work ProcessGroup::batch_p2p(std::span<const Transfer> transfers) {
   return submit(std::move(call));
 }
 
-// ----------------------------------------------------------------------------------------------------- several as one
+// -------------------------------------------------------------------------------------------------------- coalescing
 
 namespace {
 
-// Which tensors are grouped: the small ones of each dtype, if there are at least two; all others separately.
+// The groups of coalesced tensors: the small ones of each dtype, if there are at least two; all others separately.
 struct Coalescing {
   std::vector<std::vector<size_t>> together;
   std::vector<size_t> alone;
@@ -346,12 +346,12 @@ Coalescing coalesce(std::span<const at::Tensor> tensors) {
 
 }  // namespace
 
-// Small tensors one after the other in a buffer.
+// Small tensors concatenated in a buffer.
 struct ProcessGroup::Flat {
   struct Piece {
     char* large;
     char* small;
-    int64_t bytes;   // of small
+    int64_t bytes;   // size of |small|
     int64_t offset;  // in the buffer, in bytes
   };
   std::vector<Piece> pieces;
@@ -365,13 +365,14 @@ struct ProcessGroup::Flat {
     count += small.count;
     dtype = small.dtype;
   }
-  // Between the small tensors and |buffer|.
+  // Copies between the small tensors and |buffer|.
   void move_small(const Stream& stream, char* buffer, bool in) const {
     for (const Piece& p : pieces) {
       enqueue_copy(stream, in ? buffer + p.offset : p.small, in ? p.small : buffer + p.offset, p.bytes);
     }
   }
-  // Between the large tensors, which hold a part for each rank, and |buffer|, which holds each rank's parts together.
+  // Copies between the large tensors, which hold a part for each rank, and |buffer|, which holds each rank's parts
+  // together.
   void move_large(const Stream& stream, char* buffer, int64_t ranks, bool in) const {
     for (int64_t r = 0; r < ranks; ++r) {
       for (const Piece& p : pieces) {

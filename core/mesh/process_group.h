@@ -1,17 +1,17 @@
 // A named group of ranks with collective operations on tensors.
 //
-// Every operation is asynchronous and returns a Work. It begins when what the calling thread's current stream has
-// queued is done, and runs in parallel with it; Work::wait() makes the current stream wait for it, not the host. Where
-// libtorch computes on the calling thread itself (the cpu), wait() blocks that thread, which then is the current
-// stream. Tensors stay alive until the operation is done, even if no one waits for it, and must not be written
-// (outputs: nor read) before wait().
+// Every operation is asynchronous and returns a Work. It starts when the work queued on the calling thread's current
+// stream is done, and runs in parallel with later work; Work::wait() makes the current stream wait for it, not the
+// host. If libtorch computes on the calling thread itself (the cpu), wait() blocks that thread, which then is the
+// current stream. Tensors are kept alive until the operation is done, even if it is never waited for, and must not be
+// written (outputs: nor read) before wait().
 //
 // All ranks of a group make the same calls in the same order; CONCORD_LAYERS=validate checks that. Tensors are
-// contiguous, on the context's device; a group of one rank copies if there is something to copy. Ranks in arguments
-// are ranks within the group. Types that the platform does not know, say 8-bit floats, can be moved but not reduced.
-// Errors: INVALID_ARGUMENT, at the call, naming the group, the sizes and the type. PEER_LOST, TIMEOUT and the like are
-// thrown by synchronize(), by wait() on the cpu, and by every later call, with the line that says which rank is behind.
-// Threads: any thread; calls from several threads are ordered, and the order has to be the same on all ranks.
+// contiguous and on the context's device; a group of one rank copies if necessary. Ranks in arguments are ranks within
+// the group. Types that the platform does not know, such as FP8, can be transferred but not reduced. Errors:
+// INVALID_ARGUMENT at the call, with the group, the sizes and the type. PEER_LOST, TIMEOUT and similar are thrown by
+// synchronize(), by wait() on the cpu, and by every later call, with the lagging ranks. Threads: any thread; calls from
+// several threads are serialised, and their order must be the same on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -35,16 +35,16 @@ class PendingCall;
 struct CallSignature;
 struct ChannelCall;
 
-// An operation in flight, or several that were issued as one. A value; may be dropped at any time.
+// An operation in flight, or several that were issued as one. A value that may be dropped at any time.
 class Work {
  public:
   Work() = default;  // nothing to wait for
 
-  // Work of the current stream that comes after this call also comes after the operation.
+  // Makes later work of the current stream start after the operation.
   void wait() const;
-  // Waits: on the host, until the operation is done. Throws its failure.
+  // Waits: on the host, until the operation is done. Throws its error.
   void synchronize() const;
-  // Never waits. Throws its failure.
+  // Never waits. Throws its error.
   bool is_completed() const;
 
  private:
@@ -56,7 +56,7 @@ class Work {
   std::vector<Part> parts_;
 };
 
-// One transfer of a batch: send(tensor, 1), recv(tensor, 0). Keeps its tensor.
+// One transfer of a batch: send(tensor, 1), recv(tensor, 0). Keeps its tensor alive.
 class Transfer {
  public:
   Transfer(const Transfer&);
@@ -86,28 +86,30 @@ class ProcessGroup {
   const std::string& name() const { return name_; }
   const RankGroup& ranks() const { return ranks_; }
   int64_t size() const { return ranks_.size(); }
-  int64_t rank() const { return index_; }  // within the group
-  // The communicator that it shares with other groups of the same ranks; null for a group of one.
+  int64_t rank() const { return index_; }  // rank within the group
+  // Returns the communicator shared with other groups of the same ranks; null for a group of one.
   const std::shared_ptr<Channel>& channel() const { return channel_; }
 
-  // In place, on every rank.
+  // Both operate in place, on every rank.
   [[nodiscard]] Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
   [[nodiscard]] Work broadcast(const at::Tensor& tensor, int64_t root);
-  // |output| has size() times the elements of |input|: the ranks' inputs one after another.
+  // |output| has size() times the elements of |input|: the concatenated inputs of all ranks.
   [[nodiscard]] Work all_gather(const at::Tensor& output, const at::Tensor& input);
-  // |input| has size() times the elements of |output|, which gets this rank's part of the reduction.
+  // |input| has size() times the elements of |output|, which receives this rank's part of the reduction.
   [[nodiscard]] Work reduce_scatter(const at::Tensor& output, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
   // Part r of |input| goes to rank r, whose part for this rank becomes part r of |output|.
   [[nodiscard]] Work all_to_all(const at::Tensor& output, const at::Tensor& input);
-  // The same with parts of different sizes, in rows (of dimension 0): send_rows[r] to rank r, recv_rows[r] from it.
+  // Like all_to_all(), with parts of different sizes in rows (of dimension 0): send_rows[r] to rank r, recv_rows[r]
+  // from it.
   [[nodiscard]] Work all_to_all_v(const at::Tensor& output, const at::Tensor& input, std::span<const int64_t> recv_rows,
                                   std::span<const int64_t> send_rows);
   [[nodiscard]] Work barrier();
-  // All transfers as one operation: no order of sends and receives on two ranks can deadlock.
+  // Issues all transfers as one operation, so that no order of sends and receives on two ranks can deadlock.
   [[nodiscard]] Work batch_p2p(std::span<const Transfer> transfers);
 
-  // Several operations of one kind as one. Small tensors are sent in one buffer, copied on the communication stream;
-  // large ones are sent separately, because copying them would cost more than it saves. One Work for all.
+  // Issue several operations of one kind as one. Small tensors are sent in one buffer, copied on the communication
+  // stream; large ones are sent separately, because copying them would cost more than it saves. Return one Work for
+  // all.
   [[nodiscard]] Work all_reduce_coalesced(std::span<const at::Tensor> tensors, ReduceOp op = ReduceOp::kSum);
   [[nodiscard]] Work all_gather_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs);
   [[nodiscard]] Work reduce_scatter_coalesced(std::span<const at::Tensor> outputs, std::span<const at::Tensor> inputs,

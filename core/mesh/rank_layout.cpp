@@ -25,7 +25,7 @@ void check_size(const char* name, int64_t value) {
   if (value < 1) throw ConfigError(fmt::format("{} is {}; must be >= 1", name, value));
 }
 
-// a * b, rejected before it can overflow: no product of sizes may exceed the world size.
+// Returns the product of |factors|, or throws before it can overflow: no product of sizes may exceed the world size.
 int64_t product_within(std::initializer_list<int64_t> factors, int64_t limit) {
   int64_t product = 1;
   for (const int64_t factor : factors) {
@@ -185,7 +185,8 @@ RankLayout::Factorisation RankLayout::factorise(const std::array<int64_t, kAxisN
   return result;
 }
 
-// Dense and expert layers of one stage are on the same ranks, so both factorizations must split the pipeline alike.
+// Dense and expert layers of one stage are on the same ranks, so both factorizations must split the pipeline in the
+// same way.
 void RankLayout::check_pipelines_agree() const {
   if (pp() == 1 || dense_.axes[kPp].stride == expert_.axes[kPp].stride) return;
   throw ConfigError(fmt::format(

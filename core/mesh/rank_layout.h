@@ -1,13 +1,13 @@
-// Which ranks work together: pure functions from the sizes of a job to coordinates and groups, as arithmetic.
+// The layout of ranks: pure functions from the sizes of a job to coordinates and groups, as arithmetic.
 //
 // The ranks 0 .. world-1 are factorised twice:
 //   dense layers    world = TP * CP * DP * PP
 //   expert layers   world = ETP * EP * EDP * PP
-// |order| names the axes from the fastest varying to the slowest ("tp-cp-ep-dp-pp" is Megatron's default). In the dense
-// factorisation the axis ep has size 1; in the expert one cp has size 1, tp is ETP and dp is EDP. The older reading
-// world = TP * PP * CP * EP * DP' is the case DP' = DP / EP.
+// |order| lists the axes from the fastest varying to the slowest ("tp-cp-ep-dp-pp" is Megatron's default). In the dense
+// factorisation the axis ep has size 1; in the expert one cp has size 1, tp is ETP and dp is EDP. Megatron's older
+// formula world = TP * PP * CP * EP * DP' is the case DP' = DP / EP.
 //
-// Nothing here ever enumerates the world: a rank's own group costs O(axes), and a group stays a few (count, stride)
+// No function enumerates the world: a rank's own group costs O(axes), and a group is stored as a few (count, stride)
 // pairs until its members are requested. So the same code works for 16 ranks and for 2^40. Threads: all values are
 // immutable.
 #pragma once
@@ -22,7 +22,8 @@
 
 namespace concord {
 
-// What a user chooses. Zero for expert_tensor means "as tensor". virtual_pipeline counts chunks per rank, 1 is none.
+// The sizes that the user chooses. expert_tensor 0 means the value of tensor. virtual_pipeline is the number of chunks
+// per rank; 1: no interleaving.
 struct ParallelSizes {
   int64_t world = 1;
   int64_t tensor = 1;
@@ -43,16 +44,16 @@ class RankGroup {
     bool operator==(const Axis&) const = default;
   };
 
-  RankGroup(int64_t first, std::span<const Axis> axes);  // neighbouring axes that continue each other are merged
+  RankGroup(int64_t first, std::span<const Axis> axes);  // adjacent axes that continue each other are merged
 
   int64_t size() const { return size_; }
   int64_t first() const { return first_; }
   std::span<const Axis> axes() const { return axes_; }
 
   int64_t operator[](int64_t index) const;              // the member at |index|, 0 <= index < size()
-  std::optional<int64_t> index_of(int64_t rank) const;  // index of |rank| in the group; nothing if it is not a member
+  std::optional<int64_t> index_of(int64_t rank) const;  // index of |rank| in the group; nullopt if it is not a member
   std::vector<int64_t> members() const;                 // O(size)
-  std::string to_string() const;                        // "0,4,8,12" when short, else "0 + 8x4 + 2x64"
+  std::string to_string() const;                        // "0,4,8,12" if short, otherwise "0 + 8x4 + 2x64"
   bool operator==(const RankGroup&) const = default;
 
  private:
@@ -85,7 +86,7 @@ inline constexpr int kGroupKinds = 16;
 std::string_view to_string(GroupKind kind);
 std::span<const GroupKind> all_group_kinds();  // in the order in which `concord plan` prints them
 
-// A rank's place in both factorisations.
+// The coordinates of a rank in both factorisations.
 struct RankCoordinates {
   int64_t tp, cp, dp, pp;
   int64_t etp, ep, edp;
@@ -94,9 +95,9 @@ struct RankCoordinates {
 
 class RankLayout {
  public:
-  // Throws ConfigError with the numbers and what to change: sizes below 1, sizes that do not divide the world, an
-  // unknown, doubled or missing axis in |order|, virtual_pipeline without pipeline, and pp before dp where both layers
-  // differ.
+  // Throws ConfigError with the numbers and what to change for sizes below 1, sizes that do not divide the world, an
+  // unknown, duplicate or missing axis in |order|, virtual_pipeline without pipeline, and pp before dp if the dense and
+  // expert factorisations differ.
   explicit RankLayout(const ParallelSizes& sizes);
 
   int64_t world() const { return sizes_.world; }
@@ -114,7 +115,7 @@ class RankLayout {
   RankCoordinates coordinates(int64_t rank) const;  // throws ConfigError if there is no such rank
   int64_t rank_at(int64_t tp, int64_t cp, int64_t dp, int64_t pp) const;
 
-  // The group of |kind| that |rank| is in; nothing if it is in none (embedding groups). O(axes).
+  // Returns the group of |kind| that contains |rank|; nullopt if there is none (embedding groups). O(axes).
   std::optional<RankGroup> group_of(GroupKind kind, int64_t rank) const;
 
   // All groups of a kind, in Megatron's order: group(kind, 0 .. group_count(kind)-1).
@@ -134,7 +135,7 @@ class RankLayout {
   };
   struct Selection {
     const Factorisation* factorisation;
-    std::array<bool, kAxisNames> inside;  // the axes a group spans; the others tell groups apart
+    std::array<bool, kAxisNames> inside;  // axes that a group spans; the others distinguish groups
   };
 
   std::array<AxisName, kAxisNames> parse_order() const;

@@ -85,7 +85,7 @@ TEST(RankLayout, SixteenRanksTensorFourPipelineTwoGiveTheWellKnownTable) {
   EXPECT_EQ(listed(layout, GroupKind::tp_pp).dump(), "[[0,1,2,3,8,9,10,11],[4,5,6,7,12,13,14,15]]");
 }
 
-// A random legal set of sizes: the world is the product of the dense ones, the expert ones divide it.
+// Returns random legal sizes: the world is the product of the dense sizes, and the expert sizes divide it.
 ParallelSizes random_sizes(std::mt19937& random) {
   const auto draw = [&] { return int64_t{1} << random() % 3; };
   std::vector<std::string> axes = {"tp", "cp", "ep", "dp", "pp"};

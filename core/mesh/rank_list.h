@@ -1,4 +1,4 @@
-// Ranks in a sentence. Threads: any.
+// Formatting of rank lists for messages. Threads: any.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace concord {
 
-// "rank 2"; "ranks 0, 1 and 3"; of many the first 16, and how many more there are.
+// Returns "rank 2" or "ranks 0, 1 and 3"; for more than 16 ranks the first 16 and the number of the others.
 std::string rank_list(std::span<const int64_t> ranks);
 
 }  // namespace concord

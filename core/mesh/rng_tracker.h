@@ -1,15 +1,14 @@
-// Named streams of random numbers, as Megatron's users know them, but counter-based: a stream is three integers, so
-// saving, restoring and replaying cost nothing, and its numbers are the same on every vendor (platform/cpp/rng.hpp).
+// Named random streams, like Megatron's, but counter-based: a stream is three integers, so saving, restoring and
+// replaying cost nothing, and its numbers are the same on every vendor's device (platform/cpp/rng.hpp).
 //
 //   default, data-parallel-rng   s                          the same on all tensor-parallel ranks
 //   model-parallel-rng           s + 2718 + tp              different on each: dropout inside tensor-parallel regions
 //   expert-parallel-rng          s + 1024 + 100 * ep + etp  different for each expert's part
-// where s = seed + 100 * pp, and + 10 * dp if data-parallel ranks are to differ too. These are Megatron's offsets;
-// they are the stream's key. The subsequence is stable_hash of its name, so that no two streams ever overlap, even with
+// where s = seed + 100 * pp, plus 10 * dp if data-parallel ranks should differ too. These are Megatron's offsets; they
+// are the stream's key. The subsequence is stable_hash of the name, so that no two streams ever overlap, even with
 // equal keys.
 //
-// Code draws from current(), which is "default" unless a fork says otherwise. Recomputation draws the same numbers
-// again.
+// Code draws from current(), which is "default" except within a fork. Recomputation draws the same numbers again.
 //
 // Example, given RngTracker& rng, void draw(Generator&):
 //   {
@@ -44,7 +43,7 @@ inline constexpr std::string_view kModelParallelRng = "model-parallel-rng";
 inline constexpr std::string_view kExpertParallelRng = "expert-parallel-rng";
 
 struct RngSeeds {
-  uint64_t data_parallel;  // also of "default", and of libtorch's generators
+  uint64_t data_parallel;  // also for "default" and for libtorch's generators
   uint64_t model_parallel;
   uint64_t expert_parallel;
   bool operator==(const RngSeeds&) const = default;
@@ -68,7 +67,7 @@ class RngTracker {
 
   // Resets all streams and removes those that were added.
   void reseed(const RngSeeds& seeds);
-  // Another stream. Throws ConfigError if the name is taken.
+  // Adds a stream. Throws ConfigError if the name is taken.
   void add(std::string_view name, uint64_t seed);
 
   Generator& current() { return streams_[current_].generator; }
@@ -79,7 +78,7 @@ class RngTracker {
    public:
     Fork(const Fork&) = delete;
     Fork& operator=(const Fork&) = delete;
-    ~Fork() { tracker_.current_ = before_ < tracker_.streams_.size() ? before_ : 0; }  // reseed may have forgotten it
+    ~Fork() { tracker_.current_ = before_ < tracker_.streams_.size() ? before_ : 0; }  // reseed may have removed it
 
    private:
     friend class RngTracker;
@@ -89,14 +88,14 @@ class RngTracker {
     RngTracker& tracker_;
     size_t before_;
   };
-  // Throws ConfigError, listing the known names, for an unknown one.
+  // Throws ConfigError with the known names if |name| is unknown.
   [[nodiscard]] Fork fork(std::string_view name);
 
   std::vector<RngState> save() const;
-  // Streams that |states| does not name stay where they are. Throws ConfigError for an unknown name.
+  // Streams that |states| does not name are unchanged. Throws ConfigError for an unknown name.
   void restore(std::span<const RngState> states);
 
-  // Goes back to |states| until the end of the scope, then continues from where it was.
+  // Resets the streams to |states| until the end of the scope, then restores their previous positions.
   class Replay {
    public:
     Replay(const Replay&) = delete;
@@ -119,7 +118,7 @@ class RngTracker {
     Generator generator;
   };
   size_t index_of(std::string_view name) const;
-  void restore_known(std::span<const RngState> states) noexcept;  // reseed may have forgotten some
+  void restore_known(std::span<const RngState> states) noexcept;  // skips streams that reseed has removed
 
   std::vector<Stream> streams_;
   size_t current_ = 0;

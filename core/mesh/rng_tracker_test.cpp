@@ -26,7 +26,7 @@ std::string refusal(Body body) {
   return "accepted";
 }
 
-// Stands for a fill of |count| numbers, which moves the stream on.
+// Stands for a fill of |count| numbers, which advances the stream.
 void draw(RngTracker& rng, uint64_t count) {
   Generator::State state = rng.current().state();
   state.offset += count;

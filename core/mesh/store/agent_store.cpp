@@ -22,7 +22,7 @@ using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kAskEvery{50};
 constexpr size_t kSealDigits = 16;
 
-// Each attempt has its own key: the agent's store outlives one.
+// Returns a key per attempt, since the agent's store outlives an attempt.
 std::string key_of_attempt() {
   const char* attempt = std::getenv("TORCHELASTIC_RESTART_COUNT");
   return fmt::format("concord/{}/store", attempt != nullptr ? attempt : "0");
@@ -32,8 +32,8 @@ std::string sealed(const JobEnvironment& job, const std::string& address) {
   return fmt::format("{:016x}{}", KeyedHash(job.token)(key_of_attempt() + " " + address), address);
 }
 
-// Returns what |body| returns, which owns everything it uses: c10d waits forever for a server that does not answer, so
-// an overdue call is left behind on its thread.
+// Returns the result of |body|, which must own everything it uses: c10d waits forever for a server that does not reply,
+// so an overdue call is abandoned on its thread.
 std::string call_agent(const JobEnvironment& job, Milliseconds timeout,
                        const std::function<std::string(c10d::Store&)>& body) {
   auto task = std::make_shared<std::packaged_task<std::string()>>([job, timeout, body] {
@@ -83,7 +83,7 @@ std::string published_address(const JobEnvironment& job, Milliseconds timeout) {
       }
       std::this_thread::sleep_for(kAskEvery);
     }
-    return std::string();  // nobody waits for it any more
+    return std::string();  // no caller waits for it any longer
   });
 }
 

@@ -1,4 +1,4 @@
-// connect_store of rendezvous.h: who serves the job's store, where, and how the others reach it.
+// connect_store of rendezvous.h: which process serves the job's store, where, and how the others reach it.
 #include <fmt/core.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -22,18 +22,18 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-// Ranks connect one after the other: what a server's queue of new connections has no room for is tried again by the
-// kernel only after 1, 3 and 7 seconds.
+// Delay between the ranks' connections: a connection that does not fit into the server's queue is retried by the kernel
+// only after 1, 3 and 7 seconds.
 constexpr std::chrono::microseconds kTurn{100};
-// How long one call, which never waits for another rank, may take: the job's timeout, clamped to these.
+// Limits for one call, which never waits for another rank: the job's timeout, clamped to this range.
 constexpr Milliseconds kShortestLimit{5000};
 constexpr Milliseconds kMaxLimit{60000};
-// A server that closes the connection may do so because of a flood of strangers: it is tried again for so long.
+// How long to retry if the server closes the connection, which a flood of unauthenticated peers may cause.
 constexpr Milliseconds kAuthentication{5000};
 
 Milliseconds limit_of(Milliseconds timeout) { return std::clamp(timeout, kShortestLimit, kMaxLimit); }
 
-// Where the job's store is.
+// The address of the job's store.
 struct Place {
   std::string unix_name;  // empty: TCP at host:port
   std::string host;
@@ -44,14 +44,15 @@ struct Place {
   }
 };
 
-// A Unix socket for jobs without a token on one machine: the kernel says whose process is at the other end.
+// Returns the address of the store: a Unix socket for jobs without a token on one machine, since the kernel then
+// reports the user of the peer.
 Place place_of(const JobEnvironment& job) {
   Place place{{}, job.master_addr, job.master_port};
   if (uses_unix_socket(job)) place.unix_name = fmt::format("concord-store-{}-{}", ::geteuid(), place.text());
   return place;
 }
 
-// Throws Error if the place is taken.
+// Throws Error if the address is in use.
 Listener listen_for(const JobEnvironment& job, const Place& place) {
   Listener listener = place.unix_name.empty() ? listen_on(place.host, place.port) : listen_on_unix(place.unix_name);
   if (listener.socket) return listener;
@@ -63,7 +64,7 @@ Listener listen_for(const JobEnvironment& job, const Place& place) {
                                                       job.master_port, std::strerror(listener.error), advice));
 }
 
-// The one store of rank 0: its server, and a connection to it.
+// The store of rank 0: its server, and a connection to it.
 class ServedStore : public StoreClient {
  public:
   ServedStore(std::unique_ptr<StoreServer> server, UniqueFd socket, const std::string& token, std::string where,
@@ -84,7 +85,8 @@ UniqueFd connect_to(const Place& place, Milliseconds limit, std::string* reason)
   return socket;
 }
 
-// Returns where rank 0 serves under torchrun: its agent has the job's port, maybe on another machine.
+// Returns the address at which rank 0 serves under torchrun, whose agent uses the job's port, possibly on another
+// machine.
 Place place_beside_agent(const JobEnvironment& job, Milliseconds timeout) {
   std::string reason;
   const UniqueFd socket = connect_once(job.master_addr, job.master_port, limit_of(timeout), &reason);
@@ -104,7 +106,7 @@ Place published_place(const JobEnvironment& job, Milliseconds timeout) {
   return place;
 }
 
-// Connects until a server answers that has the same token, or |timeout| is over.
+// Connects until a server with the same token replies. Throws Error after |timeout|.
 std::shared_ptr<Store> reach(const JobEnvironment& job, const Place& place, Milliseconds timeout) {
   const Clock::time_point begin = Clock::now(), deadline = begin + timeout;
   std::this_thread::sleep_for(std::min<Clock::duration>(job.rank * kTurn, timeout / 2));

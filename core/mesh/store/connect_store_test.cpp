@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 constexpr auto kLong = 60s;  // ends a hang; no verdict depends on it
 constexpr int kLargeJob = 100;
 
-// A port that is taken as long as this object lives. It answers no one.
+// A port that is in use as long as this object lives, and never replies.
 class TakenPort {
  public:
   TakenPort() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -213,7 +213,7 @@ TEST(ConnectStore, AServerThatIsGoneIsALostPeer) {
               HasSubstr("does not answer any more"));
 }
 
-// What torchrun's agent serves, and a stranger who reaches it.
+// The store of torchrun's agent, which strangers can reach as well.
 c10::intrusive_ptr<c10d::TCPStore> serve_agent_store() {
   c10d::TCPStoreOptions options;
   options.port = 0;
@@ -229,7 +229,7 @@ TEST(ConnectStore, UnderAnAgentRankZeroServesAndPublishesWhere) {
   first.token = "0123456789abcdef";
   JobEnvironment second = first;
   second.rank = 1;
-  const std::string forged = "0123456789abcdef127.0.0.1|1";  // a seal of 16 digits, and where nobody listens
+  const std::string forged = "0123456789abcdef127.0.0.1|1";  // a seal of 16 digits, and a port without a listener
   agent->set("concord/0/store", std::vector<uint8_t>(forged.begin(), forged.end()));
   auto late = std::async(std::launch::async, [&] { return connect_store(second, kLong); });
   const auto store = connect_store(first, kLong);
@@ -269,8 +269,8 @@ TEST(ConnectStore, ARankWithAnotherTokenIsRefusedAndSaysSo) {
   EXPECT_EQ(connect_store(second, kLong)->add("count", 1), 1);
 }
 
-// The last rank comes late. What the others send meanwhile depends on the time that it takes, which no test can fix:
-// a few requests in every quarter of a second, in which they look for errors of others.
+// The last rank is late. The number of requests that the others send meanwhile depends on how long they wait, which no
+// test can fix: a few per quarter of a second, in which they look for errors of others.
 TEST(ConnectStore, RanksThatWaitForTheLastOneDoNotFloodTheServer) {
   constexpr int kRanks = 256;
   const int port = free_port();
@@ -328,7 +328,7 @@ TEST(EndWhenSilent, TheKernelProbesTheOtherMachineForThreeSeconds) {
   EXPECT_EQ(option(socket, IPPROTO_TCP, TCP_KEEPIDLE) + option(socket, IPPROTO_TCP, TCP_KEEPCNT), 3);
 }
 
-// Connecting to a full queue is like talking to a machine that is gone: nothing is answered.
+// Connecting to a full queue is like connecting to a machine that is gone: there is no reply.
 TEST(EndWhenSilent, AMachineThatDoesNotAnswerIsUnreachable) {
   UniqueFd listener(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};
@@ -340,7 +340,7 @@ TEST(EndWhenSilent, AMachineThatDoesNotAnswerIsUnreachable) {
   ASSERT_EQ(::listen(listener.get(), 0), 0);
   ASSERT_EQ(::getsockname(listener.get(), plain, &length), 0);
   std::vector<UniqueFd> sockets;
-  for (int i = 0; i < 4; ++i) {  // the queue takes one or two
+  for (int i = 0; i < 4; ++i) {  // the queue holds one or two
     sockets.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     static_cast<void>(::connect(sockets.back().get(), plain, length));
   }

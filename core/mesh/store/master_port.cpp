@@ -10,7 +10,8 @@
 namespace concord {
 namespace {
 
-// Bound to |port| (0: any) on all addresses, IPv6 and IPv4 if IPv6 is available; invalid with errno set on failure.
+// Returns a socket bound to |port| (0: any) on all addresses, IPv4 and, if available, IPv6. Invalid with errno set on
+// failure.
 UniqueFd bind_everywhere(int port) {
   const int yes = 1;
   const int no = 0;

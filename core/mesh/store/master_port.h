@@ -5,9 +5,10 @@
 
 namespace concord {
 
-// A port that was free when asked, and stays this job's for as long as this lives: the socket is bound but does not
-// listen, so no one is given the port by chance, while a server that sets SO_REUSEADDR (as c10d's TCPStore does) can
-// listen on it. A program whose server does not set it needs a port of the user's choice.
+// A port that was free when it was chosen and stays reserved for this job during the lifetime of this object. The
+// socket is bound but does not listen, so the port is not given to other processes, while a server that sets
+// SO_REUSEADDR (like c10d's TCPStore) can listen on it. A program whose server does not set it needs a port chosen by
+// the user.
 class HeldPort {
  public:
   HeldPort();  // throws std::system_error
@@ -18,7 +19,7 @@ class HeldPort {
   int port_ = 0;
 };
 
-// False if some process listens on |port| of this machine.
+// Returns false if some process listens on |port| of this machine.
 bool port_is_free(int port);
 
 }  // namespace concord

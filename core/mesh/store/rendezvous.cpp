@@ -22,11 +22,11 @@ constexpr const char* kSeen = "rendezvous/seen";
 constexpr const char* kArrived = "rendezvous/arrived";
 constexpr const char* kComplete = "rendezvous/complete";
 constexpr const char* kTerms = "rendezvous/terms";
-constexpr Milliseconds kGlance{250};  // how often a waiting rank checks whether another has found an error, at most
-constexpr Milliseconds kStay{5000};   // how long rank 0 lets the others see that error, at least
-constexpr size_t kMaxFault = 1000;    // bytes of a message, and of its part about one rank:
+constexpr Milliseconds kGlance{250};  // minimum interval of a waiting rank's checks for errors of others
+constexpr Milliseconds kStay{5000};   // minimum time that rank 0 waits for the others to see that error
+constexpr size_t kMaxFault = 1000;    // bytes of a message; and of its part about one rank:
 constexpr size_t kMaxWords = 200;
-constexpr size_t kNamed = 8;  // more missing ranks than this are counted, not named
+constexpr size_t kNamed = 8;  // more missing ranks than this are counted, not listed
 
 std::string claim_key(int64_t rank) { return fmt::format("rendezvous/rank/{}", rank); }
 std::string who_key(int64_t rank) { return fmt::format("rendezvous/who/{}", rank); }
@@ -35,10 +35,10 @@ Milliseconds left_until(Clock::time_point deadline) {
   return std::max(Milliseconds(0), std::chrono::duration_cast<Milliseconds>(deadline - Clock::now()));
 }
 
-// A large job must not flood the store: all ranks together check about 2,000 times per second.
+// Returns the interval between checks, long enough that all ranks together make about 2,000 checks per second.
 Milliseconds glance_of(const Member& member) { return std::max(kGlance, Milliseconds(member.world / 2)); }
 
-// How many processes have come so far. Queries all ranks.
+// Returns the number of processes that have joined so far. Queries all ranks.
 int64_t count_claims(Store& store, int64_t world) {
   int64_t count = 0;
   for (int64_t rank = 0; rank < world; ++rank) {
@@ -47,8 +47,8 @@ int64_t count_claims(Store& store, int64_t world) {
   return count;
 }
 
-// Ends this rank's rendezvous with an error that all ranks share. Rank 0, which serves the store, is about to exit, so
-// it stays until the others have seen the error as well, those too that have yet to come.
+// Ends this rank's rendezvous with an error that all ranks share. Rank 0, which serves the store, waits until the
+// others have seen the error as well, including those that have not joined yet.
 [[noreturn]] void end_with(Store& store, const Member& member, const std::string& sentence) {
   store.add(kSeen, 1);
   const Clock::time_point deadline = Clock::now() + std::max(kStay, 4 * glance_of(member));
@@ -87,7 +87,7 @@ void claim_rank(Store& store, const Member& member) {
     store.set(who_key(member.rank), member.who);
     return;
   }
-  // The first one may not have written its name yet; the message is still useful without it.
+  // The first process may not have written its name yet; the message is still useful without it.
   std::string other = "another process";
   try {
     other = one_line(store.get(who_key(member.rank), Milliseconds(1000)), kMaxWords);
@@ -99,8 +99,8 @@ void claim_rank(Store& store, const Member& member) {
                     member.rank, member.world, other, member.who));
 }
 
-// Calls |wait|, which throws TIMEOUT after the time that it is given, until it returns or |deadline| has passed
-// (false), and meanwhile checks whether another rank has found an error.
+// Calls |wait|, which throws TIMEOUT after the given time, until it returns or |deadline| has passed (false), and
+// checks in between whether another rank has found an error.
 bool wait_for(Store& store, const Member& member, Clock::time_point deadline,
               const std::function<void(Milliseconds)>& wait) {
   const Milliseconds glance = glance_of(member);
@@ -132,7 +132,7 @@ void compare_terms(Store& store, const Member& member, const std::vector<Term>& 
                     member.rank, member.terms.size(), first.size()));
 }
 
-// The ranks that have not joined: at most a few names.
+// Returns the ranks that have not joined, at most kNamed of them.
 std::string missing_ranks(Store& store, int64_t world) {
   std::vector<int64_t> missing;
   int64_t count = 0;

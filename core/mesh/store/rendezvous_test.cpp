@@ -22,7 +22,7 @@ Member member(int64_t rank, int64_t world, std::vector<Term> terms = {{"tp", "2"
   return {rank, world, "process " + std::to_string(100 + rank), std::move(terms)};
 }
 
-// What each of |members| gets out of a rendezvous in one store: "" or the sentence of its error.
+// Returns the outcome for each of |members| of a rendezvous in one store: "" or the message of its error.
 std::vector<std::string> meet(const std::vector<Member>& members, std::chrono::milliseconds timeout) {
   const std::shared_ptr<Store> store = make_local_store();
   std::vector<std::future<std::string>> ranks;
@@ -186,7 +186,7 @@ TEST(Peers, OneThatHasLeftIsNotWaitedFor) {
   EXPECT_TRUE(zero.is_any_lost(3));
 }
 
-// After all have met, one that has done its part may be gone while another is still being told of it.
+// After the barrier, a rank that is done may be gone while another is still being notified.
 TEST(Peers, OneThatGivesUpAfterAMeetingIsLostAndOneThatIsDoneIsNot) {
   const std::shared_ptr<Store> store = make_local_store();
   Peers zero(store, 0), one(store, 1);

@@ -18,7 +18,7 @@
 namespace concord {
 namespace {
 
-// A socket that listens at |address|, or errno as a negative number.
+// Returns a socket that listens on |address|, or a negative errno.
 int listen_at(const sockaddr_storage& address) {
   UniqueFd fd(socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd) return -errno;
@@ -34,7 +34,7 @@ int listen_at(const sockaddr_storage& address) {
   return fd.release();
 }
 
-// |text| as an address ("127.0.0.1", "::1"); none if it is a host name.
+// Returns |text| parsed as an address ("127.0.0.1", "::1"); nullopt if it is a host name.
 std::optional<sockaddr_storage> parse_address(const std::string& text, int port) {
   sockaddr_storage address{};
   auto* in4 = reinterpret_cast<sockaddr_in*>(&address);
@@ -126,7 +126,7 @@ int own_port(const UniqueFd& socket) {
   sockaddr_storage address{};
   socklen_t length = sizeof address;
   if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0) return 0;
-  // The port is at the same place in both kinds of addresses.
+  // The port is at the same offset in both kinds of addresses.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
@@ -148,7 +148,7 @@ struct UnixAddress {
   sockaddr_un name{};
   socklen_t length = 0;
 
-  // A first byte of 0 makes it abstract. A name that is too long is cut.
+  // A first byte of 0 makes the address abstract. A name that is too long is truncated.
   explicit UnixAddress(const std::string& text) {
     name.sun_family = AF_UNIX;
     const size_t bytes = text.copy(name.sun_path + 1, sizeof name.sun_path - 1);

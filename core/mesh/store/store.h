@@ -23,23 +23,23 @@ class Store {
   virtual void set(const std::string& key, std::string_view value) = 0;
   // Waits: until all of |keys| exist, at most |timeout|.
   virtual void wait(std::span<const std::string> keys, Milliseconds timeout) = 0;
-  // The values of |keys|, in that order. Waits: as wait.
+  // Returns the values of |keys|, in that order. Waits: like wait().
   virtual std::vector<std::string> get_all(std::span<const std::string> keys, Milliseconds timeout) = 0;
-  // Adds to the counter at |key| (0 if there is none) and returns the sum. get reads it as a decimal number.
+  // Adds to the counter at |key| (initially 0) and returns the sum. get reads it as a decimal number.
   virtual int64_t add(const std::string& key, int64_t amount) = 0;
-  // Whether all of |keys| exist. Never waits for them.
+  // Returns whether all of |keys| exist. Never waits for them.
   virtual bool check(std::span<const std::string> keys) = 0;
-  // Whether there was such a key.
+  // Returns whether the key existed.
   virtual bool remove(const std::string& key) = 0;
 
   std::string get(const std::string& key, Milliseconds timeout) { return get_all({&key, 1}, timeout).front(); }
   bool has(const std::string& key) { return check({&key, 1}); }
 };
 
-// A store within one process: for a job of one, and for tests.
+// Returns a store within one process, for jobs of one process and for tests.
 std::shared_ptr<Store> make_local_store();
 
-// All keys of |store| that begin with |prefix|, without it.
+// Returns a view of the keys of |store| that begin with |prefix|, without it.
 std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> store, std::string prefix);
 
 }  // namespace concord

@@ -18,8 +18,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr Milliseconds kSlice{2000};           // one wait at the server: a server that is stopped is noticed soon after
-constexpr size_t kMaxReply = size_t{1} << 30;  // more than all the server may have
+constexpr Milliseconds kSlice{2000};  // one wait at the server, so that a stopped server is detected soon after
+constexpr size_t kMaxReply = size_t{1} << 30;  // more than the server may store
 
 std::atomic<int64_t> requests = 0;  // number sent by all clients of this process
 
@@ -37,9 +37,9 @@ StoreClient::StoreClient(UniqueFd socket, const std::string& token, std::string 
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       connection_(std::move(socket), SealedConnection::End::client, token, kStorePurpose) {
   if (!wake_) throw std::system_error(errno, std::generic_category(), "eventfd");
-  // The server takes no larger request from a peer that has not authenticated. Nobody waits for the reply.
+  // The server accepts no larger request from a peer that has not authenticated. The reply is ignored.
   connection_.put(static_cast<uint32_t>(StoreRequest::check), pack(StoreMessage{}));
-  sigset_t all, before;  // signals are for other threads
+  sigset_t all, before;  // signals are handled by other threads
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { run(); });
@@ -57,7 +57,7 @@ StoreClient::~StoreClient() {
 
 void StoreClient::wake() const {
   const uint64_t one = 1;
-  static_cast<void>(!::write(wake_.get(), &one, sizeof one));  // fails only if it is awake already
+  static_cast<void>(!::write(wake_.get(), &one, sizeof one));  // fails only if a wakeup is pending already
 }
 
 void StoreClient::run() {
@@ -79,7 +79,7 @@ void StoreClient::receive() {
   while (auto received = connection_.next(kMaxReply)) {
     auto message = unpack_store_message(received->body);
     const auto found = message ? pending_.find(message->number) : pending_.end();
-    if (found == pending_.end()) continue;  // nobody waits for it any more
+    if (found == pending_.end()) continue;  // the caller has given up
     found->second = Reply{static_cast<StoreReply>(received->kind), std::move(*message)};
     changed_.notify_all();
   }

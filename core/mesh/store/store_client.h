@@ -19,20 +19,20 @@
 
 namespace concord {
 
-// All threads share one connection. A thread of its own receives the replies, so that a call that waits for a key
-// delays no other call. A call whose reply does not come within the time it may wait for a key and |limit| is
-// PEER_LOST.
+// All threads share one connection. A dedicated thread receives the replies, so that a call that waits for a key delays
+// no other call. A call throws PEER_LOST if its reply does not arrive within the time that it may wait for a key plus
+// |limit|.
 class StoreClient : public Store {
  public:
-  // |where|: for messages. Owns |socket|, which is connected. The first call finds out whether the server answers and
-  // has the same token.
+  // |where| is used in messages. Takes ownership of |socket|, which is connected. The first call verifies that the
+  // server replies and has the same token.
   StoreClient(UniqueFd socket, const std::string& token, std::string where, Milliseconds limit);
   ~StoreClient() override;
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
-  // Returns when the server has replied, and both sides have thereby authenticated; otherwise why that has failed, and
-  // sets |error| to that of SealedConnection, or ETIMEDOUT. Waits: at most |limit|.
+  // Waits for the server's first reply, which authenticates both sides. Returns nullopt on success, otherwise the
+  // reason, and sets |error| to that of SealedConnection or to ETIMEDOUT. Waits: at most |limit|.
   std::optional<std::string> greet(Milliseconds limit, int* error);
 
   void set(const std::string& key, std::string_view value) override;
@@ -53,7 +53,7 @@ class StoreClient : public Store {
   void wake() const;
   // Returns nullopt if no reply arrives within |limit|, or the connection is lost.
   std::optional<Reply> request(StoreRequest kind, StoreMessage message, Milliseconds limit);
-  // |waits|: how long the server may wait for a key before it replies.
+  // |waits| is how long the server may wait for a key before it replies.
   Reply call(StoreRequest kind, StoreMessage message, Milliseconds waits = {});
   std::vector<std::string> await(StoreRequest kind, std::span<const std::string> keys, Milliseconds timeout);
   std::string lost_text() CONCORD_REQUIRES(mutex_);
@@ -72,7 +72,7 @@ class StoreClient : public Store {
   std::thread thread_;
 };
 
-// How many requests the clients of this process have sent, for tests and benchmarks of large jobs.
+// Returns the number of requests that the clients of this process have sent, for tests and benchmarks of large jobs.
 int64_t store_requests();
 
 }  // namespace concord

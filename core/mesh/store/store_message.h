@@ -24,6 +24,6 @@ struct StoreMessage {
 };
 
 std::string pack(const StoreMessage& message);
-std::optional<StoreMessage> unpack_store_message(std::string_view bytes);  // nothing if |bytes| is not one
+std::optional<StoreMessage> unpack_store_message(std::string_view bytes);  // nullopt if |bytes| is not a message
 
 }  // namespace concord

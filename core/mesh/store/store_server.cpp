@@ -18,14 +18,14 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// Numbers in epoll's events; clients have higher ones.
+// Ids in epoll's events; clients have higher ones.
 constexpr uint64_t kListener = 0, kWake = 1, kFirstClient = 2;
 constexpr size_t kFirstRequest = 64;             // bytes of a peer's first request, which has no keys
-constexpr size_t kMaxUnsent = size_t{16} << 20;  // no further request of a client that does not read its replies
-constexpr size_t kOverhead = 128;                // bytes of a key's nodes in the maps, about
+constexpr size_t kMaxUnsent = size_t{16} << 20;  // clients with more unread replies than this are not served
+constexpr size_t kOverhead = 128;                // approximate bytes of a key's nodes in the maps
 constexpr Milliseconds kMaxWait{60000};
 
-// True unless |socket| is a Unix socket of another user.
+// Returns false if |socket| is a Unix socket of another user.
 bool is_of_this_user(int socket) {
   int domain = 0;
   socklen_t length = sizeof domain;
@@ -52,7 +52,7 @@ StoreServer::StoreServer(UniqueFd listener, std::string token, const Limits& lim
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &waking) != 0) {
     throw std::system_error(errno, std::generic_category(), "epoll");
   }
-  sigset_t all, before;  // signals are for other threads
+  sigset_t all, before;  // signals are handled by other threads
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   thread_ = std::thread([this] { run(); });
@@ -107,7 +107,7 @@ void StoreServer::end_overdue() {
   }
 }
 
-// The oldest stranger makes room: a flood does not keep out a rank that authenticates at once.
+// Drops the oldest unauthenticated peer: a flood does not keep out a rank that authenticates immediately.
 bool StoreServer::is_room_for_one_more() {
   if (strangers_.empty()) return false;
   drop(*strangers_.begin());
@@ -124,7 +124,7 @@ void StoreServer::accept_all() {
     }
     if (!socket) return;
     if (!is_of_this_user(socket.get())) continue;
-    const int yes = 1;  // keepalive: a client whose machine is gone is dropped some time
+    const int yes = 1;  // keepalive: eventually drops clients whose machine is gone
     ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
     ::setsockopt(socket.get(), SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
     const uint64_t number = ++last_client_;
@@ -142,7 +142,7 @@ void StoreServer::drop(uint64_t number) {
   clients_.erase(number);
 }
 
-// Tells epoll which events the client waits for, if they have changed.
+// Registers the events that the client waits for with epoll, if they have changed.
 void StoreServer::watch(uint64_t number, Client* client) {
   const size_t unsent = client->connection.unsent();
   const uint32_t wanted = (unsent <= kMaxUnsent ? EPOLLIN : 0u) | (unsent > 0 ? EPOLLOUT : 0u);
@@ -192,7 +192,7 @@ void StoreServer::handle(uint64_t client, StoreRequest kind, StoreMessage reques
   reply(client, request.number, StoreReply::refused, 0, {"an unknown request"});
 }
 
-// A client that has closed meanwhile gets nothing.
+// Does nothing if the client has disconnected meanwhile.
 void StoreServer::reply(uint64_t client, uint64_t number, StoreReply kind, int64_t result,
                         std::vector<std::string> texts) {
   const auto found = clients_.find(client);
@@ -265,7 +265,7 @@ void StoreServer::answer_or_wait(Wait wait) {
   reply(wait.client, request.number, StoreReply::done, 0, std::move(values));
 }
 
-// |key| exists now.
+// Replies to the waits for |key|, which exists now.
 void StoreServer::wake_waits(const std::string& key) {
   const auto found = waits_by_key_.find(key);
   if (found == waits_by_key_.end()) return;

@@ -1,9 +1,9 @@
 // The server of a job's store: one thread in rank 0's process that keeps all keys and values.
 //
 // No request of a peer is parsed before its connection has authenticated (platform/base/sealed_connection.hpp). A peer
-// that does not authenticate in time is dropped, and the oldest such peer also if there are too many, so that silent
+// that does not authenticate in time is dropped; if there are too many of them, the oldest is dropped, so that silent
 // connections neither use up memory nor keep the job's ranks out. On a Unix socket only processes of this user and of
-// root are accepted. Authenticated peers cannot exceed the limits either.
+// root are accepted. Authenticated peers are subject to the limits too.
 //
 // Threads: all work is done on the server's own thread.
 #pragma once
@@ -34,7 +34,7 @@ class StoreServer {
     std::chrono::milliseconds introduction{5000};
   };
 
-  // Serves whoever connects to |listener|, a listening socket, and has |token|.
+  // Serves peers that connect to |listener|, a listening socket, and have |token|.
   StoreServer(UniqueFd listener, std::string token, const Limits& limits);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
@@ -45,14 +45,14 @@ class StoreServer {
   struct Client {
     SealedConnection connection;
     Clock::time_point since;
-    uint32_t events = 0;  // those that epoll reports
+    uint32_t events = 0;  // events that epoll reports
   };
   struct Wait {
     uint64_t client = 0;
     StoreRequest kind = StoreRequest::wait;
     StoreMessage request;
     Clock::time_point end;
-    std::string key;  // the first one that is missing
+    std::string key;  // the first missing key
   };
 
   void run();
@@ -77,10 +77,10 @@ class StoreServer {
   const Limits limits_;
   UniqueFd listener_, wake_, epoll_;
   std::map<uint64_t, Client> clients_;
-  std::set<uint64_t> strangers_;  // numbers of clients, the oldest first
+  std::set<uint64_t> strangers_;  // ids of unauthenticated clients, oldest first
   uint64_t last_client_ = 0, last_wait_ = 0;
   std::map<std::string, std::string> values_;
-  size_t bytes_ = 0;  // of values_
+  size_t bytes_ = 0;  // size of values_
   std::map<uint64_t, Wait> waits_;
   std::map<std::string, std::set<uint64_t>> waits_by_key_;
   std::set<std::pair<Clock::time_point, uint64_t>> waits_by_end_;

@@ -1,4 +1,4 @@
-// StoreServer: what processes without the job's token can do to it, which is nothing, and what its limits are.
+// StoreServer: processes without the job's token cannot affect it; its limits.
 #include "core/mesh/store/store_server.h"
 
 #include <gmock/gmock.h>
@@ -39,7 +39,7 @@ class Served : public ::testing::Test {
   std::unique_ptr<StoreClient> join(const std::string& token = kToken) const {
     return std::make_unique<StoreClient>(connect(), token, "the test's server", kLong);
   }
-  // Sends |bytes| until all are sent or the server has closed, and returns all that it sends back until it closes.
+  // Sends |bytes| until all are sent or the server has closed. Returns all bytes received until it closes.
   static std::string talk(const UniqueFd& socket, const std::string& bytes) {
     std::string heard;
     for (size_t sent = 0;;) {
@@ -58,7 +58,7 @@ class Served : public ::testing::Test {
   std::unique_ptr<StoreServer> server_;
 };
 
-// kB of memory that this process has had at most.
+// Returns the peak memory of this process in kB.
 int64_t peak_memory() {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
@@ -70,7 +70,7 @@ int64_t peak_memory() {
 const std::string kGreeting = std::string(SealedConnection::kMagic) + std::string(16, 'n');
 constexpr size_t kGreetingBytes = 24;
 
-// A message as a client sends it, with a seal that is a guess.
+// Returns a message like a client's, with a guessed seal.
 std::string forged(StoreRequest kind, const StoreMessage& message, uint32_t claimed_bytes = 0) {
   const std::string body = pack(message);
   const uint32_t head[] = {claimed_bytes > 0 ? claimed_bytes : static_cast<uint32_t>(body.size()),
@@ -150,7 +150,7 @@ TEST_F(Served, WhoDoesNotAuthenticateInTimeIsDropped) {
   EXPECT_EQ(member->add("count", 1), 1);
   EXPECT_EQ(talk(connect(), "").size(), kGreetingBytes);
   EXPECT_EQ(talk(connect(), kGreeting).size(), kGreetingBytes);
-  EXPECT_EQ(member->add("count", 1), 2);  // who is silent after that is not
+  EXPECT_EQ(member->add("count", 1), 2);  // a peer that is silent after authenticating is kept
 }
 
 TEST_F(Served, TheLimitHoldsForMembersToo) {
@@ -184,12 +184,12 @@ TEST(StoreMessage, ComesBackAsItWasAndShortOnesAreRefused) {
     if (!part) ++refused;
     EXPECT_NE(part, message);
   }
-  // Whole: 16 bytes, and after each of the first two texts (4 + 3 and 4 bytes).
+  // Complete after 16 bytes, and after each of the first two texts (4 + 3 and 4 bytes).
   EXPECT_EQ(refused, bytes.size() - 3);
   EXPECT_FALSE(unpack_store_message(bytes + std::string("\xff\xff\xff\xff", 4)));
 }
 
-// Connects as another user, and returns how many bytes the server has sent.
+// Connects as another user, and returns the number of bytes that the server has sent.
 int bytes_for_user(uid_t user, const std::string& name) {
   const pid_t child = ::fork();
   if (child == 0) {

@@ -26,23 +26,24 @@ namespace concord {
 class CallChecker {
  public:
   struct Options {
-    std::string name;  // of the communicator
+    std::string name;  // name of the communicator
     RankGroup ranks;
-    int64_t index = 0;                  // of this rank within it
-    std::chrono::milliseconds timeout;  // for the others' calls
+    int64_t index = 0;                  // index of this rank in |ranks|
+    std::chrono::milliseconds timeout;  // for the calls of the other ranks
   };
-  // |peers| outlives it.
+  // |peers| must outlive this object.
   CallChecker(std::shared_ptr<Store> store, Peers& peers, Options options);
 
-  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT if they differ,
-  // TIMEOUT naming a rank that does not come, PEER_LOST naming one that cannot come any more.
+  // Waits: until every rank has made its call number |sequence|. Throws Error: INVALID_ARGUMENT if the calls differ,
+  // TIMEOUT with a rank that has not called, PEER_LOST with a rank that can no longer call.
   void check(int64_t sequence, const CallSignature& signature);
 
-  // The same for all_to_all_v, where what i sends to j must be what j expects from i.
+  // Like check() above, for all_to_all_v: also compares the count that i sends to j with the count that j expects from
+  // i.
   void check(int64_t sequence, const CallSignature& signature, std::span<const int64_t> send_counts,
              std::span<const int64_t> recv_counts);
 
-  // The same for a p2p batch. Waits: until each sender of |items| has made its call. A sender does not wait.
+  // Like check() above, for a p2p batch. Waits: until each sender of |items| has made its call. A sender does not wait.
   void check(const CallSignature& signature, std::span<const concord_p2p_item> items);
 
  private:
@@ -55,7 +56,7 @@ class CallChecker {
   std::shared_ptr<Store> store_;
   Peers& peers_;
   Options options_;
-  std::map<std::pair<int64_t, int64_t>, int64_t> transfers_;  // (sender, receiver) -> how many so far
+  std::map<std::pair<int64_t, int64_t>, int64_t> transfers_;  // (sender, receiver) -> number of transfers so far
 };
 
 }  // namespace concord

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kNamedRanks = 8;  // more ranks than this are counted, not named
+constexpr size_t kNamedRanks = 8;  // more ranks than this are counted, not listed
 
 int64_t microseconds(FlightRecorder::Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time.time_since_epoch()).count();
@@ -173,24 +173,24 @@ std::string with_call(int64_t sequence, const std::string& call) {
   return call.empty() ? fmt::format("call {}", sequence) : fmt::format("call {} ({})", sequence, call);
 }
 
-// Where waiting ranks are: at their first unfinished call.
+// Returns the position of a waiting rank: its first unfinished call.
 std::string place_of(const GroupPosition& position) {
   if (position.made > position.finished)
     return fmt::format("at {}", with_call(position.finished + 1, position.next_call));
   return fmt::format("past {}", with_call(position.finished, position.finished_call));
 }
 
-// The call a rank is at: its first unfinished one, or the latest if all are done.
+// Returns the call a rank is at: its first unfinished one, or the latest if all are done.
 int64_t at(const GroupPosition& position) { return position.finished + (position.made > position.finished ? 1 : 0); }
 
-// The members of a group, sorted by how far they are.
+// The members of a group, sorted by progress.
 struct Sorted {
-  int64_t furthest = 0;                               // the call of the furthest rank
-  std::vector<int64_t> silent;                        // did not answer
-  std::vector<int64_t> late;                          // have not made the furthest call; the last ones of all
-  std::vector<int64_t> queued;                        // have made it, but their device has not started it
-  const GroupPosition* last = nullptr;                // position of the late ones
-  const GroupPosition* reference = nullptr;           // position of one that is none of these
+  int64_t furthest = 0;                      // the call of the most advanced rank
+  std::vector<int64_t> silent;               // did not reply
+  std::vector<int64_t> late;                 // have not made the furthest call; only those at the lowest position
+  std::vector<int64_t> queued;               // have made it, but their device has not started it
+  const GroupPosition* last = nullptr;       // position of the late ranks
+  const GroupPosition* reference = nullptr;  // position of a rank in none of these lists
   std::map<std::string, std::vector<int64_t>> calls;  // the furthest call, and the ranks that made it
 };
 

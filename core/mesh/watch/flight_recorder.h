@@ -1,7 +1,8 @@
-// The last calls of a rank, kept so that a job that hangs or loses a rank can report where every rank was.
+// A ring buffer of the latest calls of a rank, so that a job that hangs or loses a rank can report the position of
+// every rank.
 //
-// A ring of kEntries calls over all groups. Recording takes a lock and some stores: well under a microsecond. The pure
-// functions at the end turn the positions of several ranks into one readable line.
+// The ring holds kEntries calls over all groups. Recording takes a lock and some stores: well under a microsecond. The
+// pure functions at the end format the positions of several ranks as one line.
 // Threads: any thread.
 #pragma once
 
@@ -19,16 +20,16 @@
 
 namespace concord {
 
-// What one rank calls; the ranks of a group have to agree on it, except for a p2p batch.
+// The parameters of one call. All ranks of a group must agree on them, except for a p2p batch.
 struct CallSignature {
   CommOp op{};
   DType dtype = DType::kU8;
-  int64_t count = 0;               // as the platform counts it for this operation
-  std::optional<ReduceOp> reduce;  // of operations that reduce
-  std::optional<int64_t> root;     // of broadcast and reduce, within the group
-  std::string detail;              // of p2p: "send 4 to 1, recv 4 from 2"
-  std::string group = {};          // as the caller knows it: several groups may share one communicator; not compared
-  std::string action = {};         // for an entry that is not a call but an action of a pipeline schedule: "2F0"
+  int64_t count = 0;               // in the platform's unit for this operation
+  std::optional<ReduceOp> reduce;  // only for operations that reduce
+  std::optional<int64_t> root;     // only for broadcast and reduce: index in the group
+  std::string detail;              // only for p2p: "send 4 to 1, recv 4 from 2"
+  std::string group = {};   // name that the caller uses, since several groups may share a communicator; not compared
+  std::string action = {};  // only for entries that are actions of a pipeline schedule: "2F0"
   bool operator==(const CallSignature&) const = default;
 
   std::string to_string() const;  // "all_reduce sum f32 x 1024", "broadcast bf16 x 8 from 2"
@@ -37,14 +38,14 @@ struct CallSignature {
 enum class CallState { queued, started, done, failed };
 const char* to_string(CallState state);
 
-// Where a rank is in one communicator, called |group|. Its calls are numbered from 1; 0 means none. Collectives and p2p
-// batches are numbered apart, because not all ranks of a group take part in a p2p batch.
+// The position of a rank in one communicator, called |group|. Its calls are numbered starting at 1; 0 means none.
+// Collectives and p2p batches are numbered separately, because not all ranks of a group take part in a p2p batch.
 struct GroupPosition {
   std::string group;
-  int64_t made = 0;           // the newest call made
-  int64_t finished = 0;       // the newest call that is done
-  std::string finished_call;  // what it was, where it is still in the ring
-  std::string next_call;      // what finished + 1 is, where it was made
+  int64_t made = 0;           // the latest call made
+  int64_t finished = 0;       // the latest call that is done
+  std::string finished_call;  // its signature, if it is still in the ring
+  std::string next_call;      // signature of call finished + 1, if it was made
   CallState next_state = CallState::queued;
   bool operator==(const GroupPosition&) const = default;
 };
@@ -54,14 +55,14 @@ class FlightRecorder {
   static constexpr size_t kEntries = 1000;
   using Clock = std::chrono::system_clock;
 
-  // Notes a new call of |communicator|; returns its ticket. |sequence| is its number there.
+  // Records a new call of |communicator| and returns its ticket. |sequence| is its number there.
   uint64_t record(const std::string& communicator, int64_t sequence, CallSignature signature);
-  // Nothing if the ring has moved on.
+  // Sets the state of the call. Does nothing if the ring has already overwritten it.
   void mark(uint64_t ticket, CallState state);
 
-  std::vector<GroupPosition> positions() const;  // the newest of each group, groups in order of their first call
+  std::vector<GroupPosition> positions() const;  // latest position of each group, groups in order of their first call
 
-  // The whole ring as a JSON document, oldest call first. |why| is the sentence that led to it.
+  // Returns the whole ring as a JSON document, oldest call first. |why| is the message that caused the dump.
   std::string to_json(int64_t rank, int64_t world, const std::string& why) const;
 
  private:
@@ -87,28 +88,28 @@ class FlightRecorder {
   uint64_t next_ticket_ CONCORD_GUARDED_BY(mutex_) = 1;
 };
 
-// Positions as text for the store, at most |limit| bytes (groups beyond it are left out), and back. Text that is not
-// from pack_positions gives nothing, and what is in it can be printed.
+// Serialises positions for the store, at most |limit| bytes (groups beyond it are omitted), and parses them.
+// unpack_positions() returns an empty list for any other text, and its strings are safe to print.
 std::string pack_positions(std::span<const GroupPosition> positions, size_t limit);
 std::vector<GroupPosition> unpack_positions(const std::string& text);
 
-// Where one member of a group is; nothing if it did not answer.
+// The position of one member of a group; nullopt if it did not reply.
 struct MemberPosition {
   int64_t rank;
   std::optional<GroupPosition> position;
-  std::string trouble = {};  // of its process, where it did not answer: "pid 4711 is stopped"
+  std::string trouble = {};  // state of its process, if it did not reply: "pid 4711 is stopped"
 };
 
-// One line about a group in which something waits: which rank is behind, at which call, and where the others are.
+// Returns one line about a group that waits: which rank is behind, at which call, and where the others are.
 //   rank 3 is behind in group tp: it finished call 17 (all_reduce sum f32 x 1024) and not call 18; the others are at
 //   call 18 (reduce_scatter sum f32 x 64)
 //   rank 3 is behind in group tp: no answer (pid 4711 is stopped); the others are at call 18 (...)
 std::string describe_lagging_ranks(const std::string& group, std::span<const MemberPosition> members);
-// Whether that line names some ranks rather than all or none: then it is the cause.
+// Returns whether that line names some ranks rather than all or none: these are then the cause.
 bool is_any_behind(std::span<const MemberPosition> members);
 
-// The same for p2p batches, whose numbers cannot be compared between ranks: where each of the members is, those that
-// did not answer first.
+// Like describe_lagging_ranks(), for p2p batches, whose numbers cannot be compared between ranks: lists the position of
+// each member, starting with those that did not reply.
 std::string describe_positions(const std::string& group, std::span<const MemberPosition> members);
 
 }  // namespace concord

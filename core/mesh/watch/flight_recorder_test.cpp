@@ -58,7 +58,7 @@ TEST(FlightRecorder, KeepsTheLastThousandCalls) {
   FlightRecorder recorder;
   std::vector<uint64_t> tickets;
   for (int64_t call = 1; call <= 2500; ++call) tickets.push_back(recorder.record("tp", call, all_reduce(call)));
-  recorder.mark(tickets[0], CallState::failed);  // long gone: touches nobody else's entry
+  recorder.mark(tickets[0], CallState::failed);  // overwritten: changes no other entry
   recorder.mark(tickets[2498], CallState::done);
   const json dump = json::parse(recorder.to_json(3, 4, "because"));
   EXPECT_EQ(dump["rank"], 3);

@@ -19,8 +19,8 @@ using Clock = std::chrono::steady_clock;
 using Milliseconds = std::chrono::milliseconds;
 
 constexpr Milliseconds kPause{20};
-constexpr size_t kPositionBytes = 16 * 1024;  // of one rank in the store
-constexpr int64_t kAsked = 1024;              // members of a group that are asked; of a larger one only the first
+constexpr size_t kPositionBytes = 16 * 1024;  // limit for the positions of one rank in the store
+constexpr int64_t kAsked = 1024;              // members of a group to query: the first ones
 constexpr size_t kMaxRequest = 2000;          // bytes
 constexpr const char* kRequest = "flight/request";
 
@@ -83,7 +83,8 @@ std::vector<MemberPosition> FlightService::positions_of(const Group& group, cons
     if (!store_->has(key)) {
       member.trouble = peers_.trouble(group.ranks[i]);
     } else {
-      member.position = GroupPosition{recorded, 0, 0, {}, {}, CallState::queued};  // answered, but knows no call of it
+      member.position =
+          GroupPosition{recorded, 0, 0, {}, {}, CallState::queued};  // replied, but has made no call of the group
       for (const GroupPosition& position : unpack_positions(store_->get(key, Milliseconds(1000)))) {
         if (position.group == recorded) member.position = position;
       }
@@ -104,8 +105,8 @@ std::string FlightService::ask(const Group& group, const std::string& why) {
   return is_cause ? fmt::format("{}; {}", line, why) : fmt::format("{}; {}", why, line);
 }
 
-// The store does not answer. If rank 0, which serves it, has failed, that is the cause; a killed process loses its
-// connections shortly before it exits.
+// Called if the store does not reply. If rank 0, which serves it, has failed, that is the cause; a killed process loses
+// its connections shortly before it exits.
 std::string FlightService::cannot_ask(const std::string& why, const std::string& error) {
   const Clock::time_point deadline = Clock::now() + period_;
   while (peers_.state(0) == Peers::State::running && Clock::now() < deadline) std::this_thread::sleep_for(kPause);
@@ -114,7 +115,7 @@ std::string FlightService::cannot_ask(const std::string& why, const std::string&
                      trouble.empty() ? "" : fmt::format("rank 0 does not answer ({}); ", trouble), why, error);
 }
 
-// After its report a process usually exits. Rank 0 serves the store, so it stays until the members that answered have
+// A process usually exits after its report. Rank 0 serves the store, so it waits until the members that replied have
 // received their answers too.
 void FlightService::linger(const Group& group, int64_t answered) {
   const std::string key = fmt::format("flight/reported/{}/{}", group.communicator, group.ranks.first());

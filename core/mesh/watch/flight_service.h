@@ -1,10 +1,8 @@
-// What happens to the flight recorder when something fails: the file is written, and the other ranks are asked where
-// they are.
+// Reporting of failures: writes the flight recorder to a file and collects the positions of the other ranks.
 //
-// A rank in trouble writes its calls to concord-flight-<rank>.json, publishes its positions in the store and asks the
-// others for theirs. Ranks that are well do the same from answer(), which the watchdog calls now and then; so a rank
-// that is stuck in its own computation still says where it is. No reply from a rank is itself an answer. Threads:
-// any thread.
+// A failing rank writes its calls to concord-flight-<rank>.json, publishes its positions in the store and requests
+// those of the others. Healthy ranks do the same from answer(), which the watchdog calls periodically, so that even a
+// rank that is stuck in its own computation reports its position. No reply is also information. Threads: any thread.
 #pragma once
 
 #include <atomic>
@@ -28,33 +26,33 @@ class FlightService {
   struct Options {
     int64_t rank = 0;
     int64_t world = 1;
-    std::string folder = ".";  // where the file goes
+    std::string folder = ".";  // folder for the file
   };
   FlightService(std::shared_ptr<Store> store, Options options);
 
   FlightRecorder& recorder() { return recorder_; }
   Peers& peers() { return peers_; }
 
-  // How often answer() should be called: seldom enough that a big job does not flood the store.
+  // Returns the interval for calls of answer(), long enough that a large job does not flood the store.
   std::chrono::milliseconds period() const { return period_; }
-  // Publishes this rank's positions and writes its file, once, where another rank has asked for them. Never throws.
+  // If another rank has requested them, publishes this rank's positions and writes its file, once. Never throws.
   void answer() noexcept;
 
   struct Group {
-    std::string communicator;  // as it is recorded
-    std::string name;          // as the caller knows it
+    std::string communicator;  // name in the recorder
+    std::string name;          // name that the caller uses
     RankGroup ranks;
-    bool p2p = false;  // its p2p batches are meant, not its collectives
+    bool p2p = false;  // its p2p batches instead of its collectives
   };
-  // Where the members of |group| are: publishes this rank's position and asks the others for theirs. Waits: some
-  // periods for their answers. Throws Error if the store is gone.
+  // Returns the positions of the members of |group|: publishes this rank's position and requests the others. Waits:
+  // some periods for their replies. Throws Error if the store is gone.
   std::vector<MemberPosition> positions_of(const Group& group, const std::string& why);
-  // Reports a failure in |group| to the other ranks and to disk, and returns the complete message: who is behind, if
-  // that is known, then |why|, then the name of the file. Waits: some periods for the others' answers. Never throws.
+  // Reports a failure in |group| to the other ranks and to disk. Returns the complete message: the lagging ranks, if
+  // known, then |why|, then the name of the file. Waits: some periods for the replies of the others. Never throws.
   std::string report(const Group& group, const std::string& why) noexcept;
 
  private:
-  std::string write_file(const std::string& why) const;  // returns where it went, or that it did not
+  std::string write_file(const std::string& why) const;  // returns its path, or that writing failed
   void publish();
   void linger(const Group& group, int64_t answered);
   std::string ask(const Group& group, const std::string& why);
@@ -65,13 +63,14 @@ class FlightService {
   Peers peers_;
   std::chrono::milliseconds period_;
   std::atomic<bool> answered_ = false;
-  std::mutex file_;  // one writes it at a time
+  std::mutex file_;  // guards the file
   bool reported_ CONCORD_GUARDED_BY(file_) =
-      false;  // the file tells of a failure of this rank; an answer does not replace it
+      false;  // the file describes a failure of this rank; an answer does not replace it
   FlightRecorder recorder_;
 };
 
-// The name under which the p2p batches of a communicator are recorded; they are numbered apart from its collectives.
+// Returns the name under which the p2p batches of a communicator are recorded; they are numbered separately from its
+// collectives.
 std::string p2p_name(const std::string& communicator);
 
 }  // namespace concord

@@ -37,7 +37,7 @@ void Watchdog::loop() {
       changed_.wait(lock);
       continue;
     }
-    const Clock::time_point due = (*next)->due;  // a copy: the task may be removed while it is waited for
+    const Clock::time_point due = (*next)->due;  // a copy, since the task may be removed during the wait
     if (Clock::now() < due) {
       changed_.wait_until(lock, due);
       continue;
@@ -47,7 +47,7 @@ void Watchdog::loop() {
     lock.unlock();
     {
       const std::lock_guard running(running_);
-      lock.lock();  // it may have been removed while the lock was released
+      lock.lock();  // the task may have been removed while the lock was released
       const bool still = std::find(tasks_.begin(), tasks_.end(), task) != tasks_.end() && !stopping_;
       lock.unlock();
       if (still) task->run();

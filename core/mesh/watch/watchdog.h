@@ -1,4 +1,4 @@
-// A thread that checks at intervals: channels whose calls may have failed, ranks that ask where this one is.
+// A thread that runs periodic checks: channels whose calls may have failed, position requests of other ranks.
 #pragma once
 
 #include <chrono>
@@ -13,8 +13,8 @@
 
 namespace concord {
 
-// Runs its tasks one after another, each about every |period|, until it is destroyed. Tasks must not throw.
-// Threads: any thread; a task must not add or remove tasks.
+// Runs its tasks one after another, each about every |period|, until it is destroyed. Tasks must not throw. Threads:
+// any thread; a task must not add or remove tasks.
 class Watchdog {
  public:
   Watchdog() = default;
@@ -22,11 +22,11 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // Starts the thread at the first task.
+  // Starts the thread when the first task is added.
   void add(const void* owner, std::chrono::milliseconds period, std::function<void()> task);
-  // Afterwards no task of |owner| runs or will run. Waits: for one that runs now.
+  // Removes the tasks of |owner|; none of them runs afterwards. Waits: for the one that runs now.
   void remove(const void* owner);
-  // Waits: for the task that runs now. Nothing runs afterwards.
+  // Stops the thread. Waits: for the task that runs now.
   void stop();
 
  private:
@@ -40,8 +40,8 @@ class Watchdog {
 
   void loop();
 
-  std::mutex mutex_;    // the list
-  std::mutex running_;  // held while a task runs, and by remove
+  std::mutex mutex_;    // guards the list
+  std::mutex running_;  // held while a task runs, and by remove()
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Task>> tasks_ CONCORD_GUARDED_BY(mutex_);
   bool stopping_ CONCORD_GUARDED_BY(mutex_) = false;
