@@ -17,7 +17,7 @@ std::string text_of(int32_t stage, ActionKind kind, int32_t microbatch) {
   return to_string(Action{.stage = stage, .microbatch = microbatch, .kind = kind});
 }
 
-// The rules that one rank's list can break by itself, and completeness, which is checked at the end.
+// The rules that one rank's list can violate by itself, and completeness, which is checked at the end.
 class LocalRules {
  public:
   explicit LocalRules(const Schedule& schedule)
@@ -109,7 +109,7 @@ class LocalRules {
     return fmt::format("it needs {}, which does not precede it", text_of(stage, kind, microbatch));
   }
 
-  // The value from the neighbouring stage: computed on this rank, or received by |receive|.
+  // Requires the value from the adjacent stage: computed on this rank, or received by |receive|.
   std::string needs_value(const Action& action, ActionKind receive) const {
     const std::optional<Action> producer = producer_of(schedule_, action);
     if (!producer) return {};
@@ -191,7 +191,7 @@ class LocalRules {
   const Schedule& schedule_;
   const bool transfers_listed_;
   const bool forward_only_;
-  std::vector<uint16_t> seen_;  // a bit for each kind, by schedule_.slot
+  std::vector<uint16_t> seen_;  // one bit per kind, by schedule_.slot
   std::vector<int> weight_gradients_;
   std::vector<bool> reduced_;
 };
@@ -209,7 +209,8 @@ bool same_value(const Action& send, const Action& recv) {
 }
 
 Fault check_channels(const Schedule& schedule) {
-  std::map<std::pair<int, int>, Channel> channels;  // (receiver, sender), so that the first rank's errors come first
+  std::map<std::pair<int, int>, Channel>
+      channels;  // (receiver, sender), so that the errors of the first rank are found first
   for (int rank = 0; rank < schedule.pp; ++rank) {
     const std::vector<Action>& actions = schedule.ranks[static_cast<size_t>(rank)];
     for (size_t i = 0; i < actions.size(); ++i) {
@@ -235,7 +236,7 @@ Fault check_channels(const Schedule& schedule) {
   return std::nullopt;
 }
 
-// The awaited action as listed by its rank: a backward may be split or not.
+// Returns the awaited action as listed by its rank, whether or not it splits the backward.
 std::string awaited_text(const Schedule& schedule, const Wait& wait) {
   for (const Action& action : schedule.ranks[static_cast<size_t>(wait.awaited_rank)]) {
     const bool gradient = gives_input_gradient(wait.awaited.kind) && gives_input_gradient(action.kind);

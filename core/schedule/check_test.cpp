@@ -13,7 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// A schedule in one text, "0F0 0B0 | 1F0 1B0"; a '+' before an action joins it to the one before.
+// Parses a schedule from "0F0 0B0 | 1F0 1B0"; a '+' before an action joins it to the previous one.
 Schedule schedule_of(std::string_view text, std::vector<int> rank_of_stage, int microbatches) {
   Schedule schedule;
   schedule.kind = "test";
@@ -129,7 +129,7 @@ TEST(Check, AChannelKeepsItsOrder) {
   EXPECT_EQ(verdict_on("0F0 0F1 0SEND_F0 +0SEND_F1 | 1RECV_F0 +1RECV_F1 1F0 1F1", 2), "accepted");
 }
 
-// Two sends that wait for each other: what Megatron's batched p2p and this project's batches are for.
+// Two sends that wait for each other: the reason for Megatron's batched p2p and for batches here.
 TEST(Check, SendsThatWaitForEachOtherAreADeadlock) {
   const std::string first = "0F0 0SEND_F0 0F1 ";
   const std::string second = " | 1RECV_F0 1F0 1B0 ";

@@ -1,4 +1,4 @@
-// Pictures of schedules, for a terminal and as SVG. Pure.
+// Drawings of schedules, for a terminal and as SVG. Pure.
 #pragma once
 
 #include <string>
@@ -8,13 +8,13 @@
 
 namespace concord {
 
-// A line for each rank, time to the right; a cell is as long as the shortest computation, and '.' is a rank that
-// waits. Broken into blocks of at most |width| characters (0: not broken). Pictures of more than kMaxCells are left
-// out with a line that says so.
+// Returns one line per rank, with time to the right. A cell is as long as the shortest computation; '.' marks a waiting
+// rank. Wrapped into blocks of at most |width| characters (0: not wrapped). A drawing of more than kMaxCells cells is
+// replaced by a line that states this.
 std::string draw_grid(const Schedule& schedule, const Simulation& simulation, size_t width);
 inline constexpr int64_t kMaxCells = 100'000;
 
-// One picture, a panel for each schedule, all on one scale of time: colours by kind, lighter for later chunks,
+// Returns one SVG with a panel per schedule, all on the same time scale: colours by kind, lighter for later chunks,
 // micro-batches as numbers. Throws ConfigError for more than kMaxDrawn computations.
 struct Panel {
   const Schedule* schedule;

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kLabel = "rank ";
 
-// If a rank has only one stage, its number identifies the stage.
+// If a rank has only one stage, the micro-batch alone is unambiguous.
 std::string cell_text(const Schedule& schedule, const Action& action) {
   const std::string text = to_string(action);
   return schedule.vpp == 1 ? text.substr(std::to_string(action.stage).size()) : text;
@@ -28,7 +28,7 @@ double shortest_computation(const Schedule& schedule, const Simulation& simulati
   return shortest;
 }
 
-// Rounding keeps cells apart: starts differ by at least one cell.
+// Rounding keeps cells separate: starts differ by at least one cell.
 std::vector<std::string> row_cells(const Schedule& schedule, const Simulation& simulation, size_t rank, double unit,
                                    size_t columns) {
   std::vector<std::string> cells(columns, ".");

@@ -40,7 +40,8 @@ TEST(Draw, ALongGridIsBrokenIntoBlocks) {
             "from time 5\n"
             "rank 0 |  =  . B1  =\n"
             "rank 1 | B1  =  .  .\n");
-  EXPECT_EQ(count_of(grid({.kind = "1f1b", .pp = 2, .microbatches = 2}, {}, 1), "from time"), 9u);  // one cell a block
+  EXPECT_EQ(count_of(grid({.kind = "1f1b", .pp = 2, .microbatches = 2}, {}, 1), "from time"),
+            9u);  // one cell per block
 }
 
 TEST(Draw, ChunksAreToldApartByTheirStage) {
@@ -60,11 +61,11 @@ TEST(Draw, ThePictureHasABoxForEachComputation) {
   EXPECT_EQ(count_of(svg, "<title>"), 4u * 8 * 2 * 3);
   EXPECT_THAT(svg, HasSubstr("<title>7F0 from 7 to 8</title>"));
   EXPECT_THAT(svg, HasSubstr("bubble 5.9 %"));
-  EXPECT_EQ(count_of(svg, "B backward"), 0u);  // it has none, so the legend has none
+  EXPECT_EQ(count_of(svg, "B backward"), 0u);  // the schedule has none, and so the legend
 }
 
-// The texts of |svg| that begin at their place, and where they end on the right in DejaVu Sans, which is wider than the
-// fonts that are asked for and the one that most machines without these have.
+// The texts of |svg| that are left-aligned, and their right ends in DejaVu Sans, which is wider than the requested
+// fonts and the usual fallback on machines without them.
 struct PlacedText {
   std::string text;
   double begin = 0, y = 0, end = 0;
@@ -73,7 +74,7 @@ std::vector<PlacedText> placed_texts(const std::string& svg) {
   std::vector<PlacedText> texts;
   const std::regex pattern(R"re(<text x="([\d.]+)" y="([\d.]+)" font-size="([\d.]+)"([^>]*)>([^<]*)</text>)re");
   for (std::sregex_iterator at(svg.begin(), svg.end(), pattern), end; at != end; ++at) {
-    const double em = (*at)[4].str().find("bold") != std::string::npos ? 0.69 : 0.6;  // of a sentence, per character
+    const double em = (*at)[4].str().find("bold") != std::string::npos ? 0.69 : 0.6;  // average width per character
     const double begin = std::stod((*at)[1]);
     texts.push_back({(*at)[5], begin, std::stod((*at)[2]),
                      begin + em * std::stod((*at)[3]) * static_cast<double>((*at)[5].length())});

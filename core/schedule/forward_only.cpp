@@ -1,4 +1,4 @@
-// Forwards only, for evaluation. Nothing is kept for a backward, so only the order over the chunks matters.
+// Forwards only, for evaluation. No activations are kept for a backward, so only the order over the chunks matters.
 #include "core/schedule/generators.h"
 
 namespace concord::generators {

@@ -1,4 +1,4 @@
-// What the files of the schedules share; others use schedules.h, where the sizes are checked first.
+// Shared internals of the schedule generators; other code uses schedules.h, which checks the sizes first.
 #pragma once
 
 #include "core/schedule/schedule.h"
@@ -12,7 +12,7 @@ struct Sizes {
   int group;  // microbatch_group_size_per_vp_stage
 };
 
-// Each fills |schedule->ranks| and |schedule->activation_limit|; all else is there already.
+// Generators. Each fills |schedule->ranks| and |schedule->activation_limit|; the other fields are already set.
 void gpipe(const Sizes& sizes, Schedule* schedule);
 void one_f_one_b(const Sizes& sizes, Schedule* schedule);
 void interleaved(const Sizes& sizes, Schedule* schedule);
@@ -29,9 +29,9 @@ struct ChunkStep {
 };
 std::vector<ChunkStep> chunk_steps(const Sizes& sizes);
 
-// Appends numbered actions of one rank: the n-th call for a stage and kind is its micro-batch n. Past the last
-// micro-batch a call adds nothing. So the schedule of few micro-batches is that of many with the others left out,
-// which keeps it legal: micro-batches depend on nothing of each other.
+// Appends numbered actions of one rank: the n-th call for a stage and kind is its micro-batch n. Calls past the last
+// micro-batch do nothing. The schedule of few micro-batches is thus that of many with the others omitted, which keeps
+// it legal, since micro-batches are independent of each other.
 class Numbering {
  public:
   Numbering(int stages, int microbatches, std::vector<Action>* actions);
@@ -48,9 +48,8 @@ class Numbering {
   std::vector<int> next_;
 };
 
-// Puts a weight gradient for every input gradient into the lists: where a rank would otherwise wait, if each
-// computation took one unit of time, and before a forward for which the rank has no room (activation_limit). The
-// order of the rest stays.
+// Inserts a weight gradient for every input gradient: where a rank would otherwise wait if each computation took one
+// unit of time, and before a forward that would exceed activation_limit. The order of the other actions is unchanged.
 void fill_weight_gradients(Schedule* schedule);
 
 }  // namespace concord::generators

@@ -38,7 +38,7 @@ void check_deal(const LayerAssignment& deal) {
   }
 }
 
-// Layers of each rank if the user gave those of the first or the last.
+// Returns the number of layers per rank if the user has given that of the first or the last rank.
 std::vector<int64_t> deal_around_ends(const LayerAssignment& deal) {
   const int64_t first = deal.num_layers_in_first_pipeline_stage.value_or(0);
   const int64_t last = deal.num_layers_in_last_pipeline_stage.value_or(0);
@@ -60,7 +60,7 @@ std::vector<int64_t> deal_around_ends(const LayerAssignment& deal) {
   return layers;
 }
 
-// Slots for layers on each rank; with account_for_*, the embedding and the loss take one each.
+// Returns the number of layer slots per rank; with account_for_*, the embedding and the loss take one each.
 std::vector<int64_t> deal_to_ranks(const LayerAssignment& deal) {
   if (deal.num_layers_in_first_pipeline_stage || deal.num_layers_in_last_pipeline_stage) return deal_around_ends(deal);
   const int64_t extra =
@@ -160,7 +160,7 @@ StageLayers read_stage(std::string_view symbols, int64_t first_layer) {
   return stage;
 }
 
-// Megatron's rules for the order of symbols, over all stages.
+// Checks Megatron's rules for the order of symbols, over all stages.
 std::string broken_order(const std::string& symbols, const std::string& stages, int64_t mtp_layers) {
   const auto count = [&](char symbol) { return std::count(symbols.begin(), symbols.end(), symbol); };
   if (count('E') != 1 || symbols.front() != 'E')

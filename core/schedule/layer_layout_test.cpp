@@ -69,7 +69,7 @@ TEST(LayerLayout, EveryGoldenDealIsMegatrons) {
   EXPECT_GE(dealt, 150);
 }
 
-// Megatron reads layouts of several stages for one rank, and refuses the chunks elsewhere.
+// Megatron parses layouts with several stages per rank, and rejects the chunks elsewhere.
 TEST(LayerLayout, EveryGoldenLayoutIsMegatrons) {
   int read = 0;
   const nlohmann::json all = golden();

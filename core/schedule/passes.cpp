@@ -8,14 +8,14 @@
 namespace concord {
 namespace {
 
-// The duration of a transfer while their order is determined: so small that it never delays a computation by a whole
-// one over thousands of ranks, and a power of two, so that equal times are equal numbers.
+// The duration of a transfer while the order is determined: so small that over thousands of ranks it never delays a
+// computation by a whole unit, and a power of two, so that equal times are equal numbers.
 constexpr double kLittle = 1.0 / 4096;
 
 // A transfer as seen from one of its ends.
 struct Posting {
   double time;      // when its value is available
-  size_t position;  // in the list of computations; it goes before the action at that index
+  size_t position;  // index in the list of computations; inserted before it
   Action action;
 
   // Transfers at the same time share a batch, in which their order does not matter: no two on one channel have the same
@@ -23,7 +23,7 @@ struct Posting {
   auto order() const { return std::tuple(time, action.kind, action.stage, action.microbatch); }
 };
 
-// The position of a receive at |time|: before the first computation that ends at that time or later.
+// Returns the position of a receive at |time|: before the first computation that ends at that time or later.
 size_t receive_position(const std::vector<ActionTime>& times, double time) {
   const auto found = std::lower_bound(times.begin(), times.end(), time,
                                       [](const ActionTime& entry, double wanted) { return entry.end < wanted; });
@@ -50,7 +50,7 @@ void post_value(const Schedule& schedule, const Walk& timing, int rank, size_t i
   (*postings)[receiver].push_back({time, receive_position(timing.times[receiver], time), recv});
 }
 
-// Joins the postings of each time, and gives a batch the position of its last send.
+// Joins the postings of each time, and places a batch at the position of its last send.
 void make_batches(std::vector<Posting>* postings) {
   std::sort(postings->begin(), postings->end(),
             [](const Posting& a, const Posting& b) { return a.order() < b.order(); });

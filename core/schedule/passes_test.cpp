@@ -13,15 +13,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Sends behind what they send; receives before the computation that runs when the value comes (rank 1 takes its second
-// input while it computes on the first).
+// Sends follow the computation that produces the value; receives precede the computation that runs when the value
+// arrives (rank 1 receives its second input while it computes on the first).
 TEST(Passes, TransfersOfOneFOneB) {
   EXPECT_EQ(schedule_csv(add_communication(make_schedule({.kind = "1f1b", .pp = 2, .microbatches = 2}))),
             "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
             "1RECV_F0,1RECV_F1,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n");
 }
 
-// The middle rank of three receives from both sides at once.
+// The middle rank of three receives from both sides at the same time.
 TEST(Passes, TransfersOfTheSameTimeAreOneBatch) {
   const std::string csv = schedule_csv(add_communication(make_schedule({.kind = "zb-h1", .pp = 3, .microbatches = 6})));
   EXPECT_THAT(csv, HasSubstr(",1RECV_F3+1RECV_B2,"));
@@ -52,7 +52,7 @@ TEST(Passes, AReductionDoesNotStandBeforeTheLastSend) {
   EXPECT_NE(csv.find("1B1,1SEND_B1,1REDUCE_GRAD\n"), csv.npos) << csv;
 }
 
-// One ordered channel for all of a rank's transfers costs nothing against values that travel by themselves.
+// One ordered channel for all of a rank's transfers costs nothing compared with independent transfers.
 TEST(Passes, TheOrderOfTransfersLengthensNoSchedule) {
   for (const std::string_view kind : schedule_kinds()) {
     for (const int64_t pp : {2, 3, 4, 8}) {

@@ -11,7 +11,8 @@ const std::vector<Action>& list_of(const Schedule& schedule, int rank) {
   return schedule.ranks[static_cast<size_t>(rank)];
 }
 
-// The send of another rank that provides |computation|'s value; none if it needs none, or from its own rank.
+// Returns the send of another rank that provides |computation|'s value; nullopt if it needs none, or gets it from its
+// own rank.
 std::optional<Action> awaited_send(const Schedule& schedule, const Action& computation) {
   const std::optional<Action> producer = producer_of(schedule, computation);
   if (!producer || schedule.on_one_rank(producer->stage, computation.stage)) return std::nullopt;
@@ -28,7 +29,8 @@ size_t find(const std::vector<Action>& actions, const Action& wanted) {
   return static_cast<size_t>(found - actions.begin());
 }
 
-// Computations whose values have arrived: those before the position, and the one there unless it waits.
+// Returns the number of computations whose values have arrived: those before the position, and the one at it unless it
+// waits.
 size_t begun(const ListPosition& position) { return position.index + (position.waiting ? 0 : 1); }
 
 std::string place(const Schedule& schedule, int rank, size_t index) {

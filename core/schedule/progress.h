@@ -1,4 +1,4 @@
-// The positions of the ranks of a pipeline in their lists, for the report of a run that failed. Pure.
+// The positions of the ranks of a pipeline in their lists, for the report of a failed run. Pure.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 
 namespace concord {
 
-// A rank is at action |index| of its list; at the list's size when it has finished.
+// A rank is at action |index| of its list; at the size of the list once it has finished.
 struct ListPosition {
   size_t index = 0;
   bool waiting = false;  // for a value of another rank that the action needs
   bool operator==(const ListPosition&) const = default;
 };
 
-// The last action of |rank| that another rank's position proves: |rank| has sent what that one has used since. Nothing
-// where none does.
+// The last action that |rank| must have completed, given that another rank has since used what it sent. nullopt if no
+// position proves one.
 struct ProvenAction {
   size_t index = 0;
-  int by = 0;  // the rank that has received it
+  int by = 0;  // the rank that has received the value
   bool operator==(const ProvenAction&) const = default;
 };
 std::optional<ProvenAction> proven_action(const Schedule& schedule, int rank,
                                           std::span<const std::optional<ListPosition>> positions);
 
-// A line for each rank. |positions| has one for each rank of the pipeline, nothing for one that did not answer;
+// Returns one line per rank. |positions| has an entry for each rank of the pipeline, nullopt if it did not reply;
 // |world_ranks| are their ranks in the job.
 //
 //   rank 0: at action 12 of 40 (0B1), waits for rank 1

@@ -1,4 +1,4 @@
-// What holds for every schedule: thousands of random ones, from the generators and from a random walk.
+// Properties of every schedule, tested on thousands of random ones from the generators and from a random walk.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -79,7 +79,7 @@ TEST(ScheduleProperties, NoGeneratedPlanIsShorterThanItsWorkAndItsPathAllow) {
     ASSERT_GE(simulation.makespan, std::max(work, path)) << text_of(request);
     ASSERT_NEAR(simulation.bubble_ratio, 1 - work / simulation.makespan, 1e-9) << text_of(request);
     ASSERT_LE(simulation.device_idle_ratio, simulation.bubble_ratio + 1e-9) << text_of(request);
-    // The memory that simulate counts is what the checker lets through.
+    // simulate counts the same memory as the checker.
     for (size_t rank = 0; rank < complete.ranks.size(); ++rank) {
       ASSERT_LE(simulation.peak_activations[rank], complete.activation_limit[rank]) << text_of(request);
     }
@@ -100,8 +100,8 @@ TEST(ScheduleProperties, EveryLegalCsvIsAcceptedAndGetsTransfersWithoutDeadlock)
   }
 }
 
-// Where the transfers of a schedule are taken apart and shuffled a little, some still run and some wait for each other:
-// the checker and the naive walk have to agree about each.
+// After the transfers of a schedule are separated and shuffled a little, some schedules still run and some deadlock.
+// The checker and the naive walk must agree on each.
 TEST(ScheduleProperties, DeadlocksAreFoundWhereANaiveWalkFindsThem) {
   std::mt19937 random(15);
   int deadlocks = 0;
@@ -148,7 +148,7 @@ std::string place(size_t row, size_t column, const std::string& text) {
   return "row " + std::to_string(row + 1) + ", column " + std::to_string(column + 1) + " (" + text + ")";
 }
 
-// Breaks one action of a legal schedule in a way whose place is known, and returns that place.
+// Breaks one action of a legal schedule in a way whose position is known, and returns that position.
 std::string break_one(std::mt19937& random, const Schedule& schedule, Cells* cells) {
   const auto row = static_cast<size_t>(uniform(random, 0, schedule.pp - 1));
   const std::vector<Action>& actions = schedule.ranks[row];
@@ -156,7 +156,7 @@ std::string break_one(std::mt19937& random, const Schedule& schedule, Cells* cel
   const auto at = static_cast<size_t>(uniform(random, 0, static_cast<int>(actions.size()) - 1));
   const Action action = actions[at];
   switch (uniform(random, 0, 3)) {
-    case 0: {  // the same again, later: the second one is named
+    case 0: {  // a duplicate, later: the second one is reported
       const auto later =
           static_cast<size_t>(uniform(random, static_cast<int>(at) + 1, static_cast<int>(actions.size())));
       texts.insert(texts.begin() + static_cast<std::ptrdiff_t>(later), texts[at]);
@@ -171,12 +171,12 @@ std::string break_one(std::mt19937& random, const Schedule& schedule, Cells* cel
       texts.insert(texts.begin(), text);
       return place(row, 0, text) + ": it needs";
     }
-    case 2: {  // what is no action
+    case 2: {  // not an action
       texts[at] += "?";
       return "row " + std::to_string(row + 1) + ", column " + std::to_string(at + 1) + ": '" + texts[at] +
              "' is not an action";
     }
-    default: {  // without its forward the first action of a micro-batch that needs it is named
+    default: {  // without its forward, the first action of a micro-batch that needs it is reported
       const auto forward = std::find_if(actions.begin(), actions.end(), [&](const Action& a) {
         return a.kind == ActionKind::forward && a.stage == action.stage && a.microbatch == action.microbatch;
       });
@@ -204,7 +204,7 @@ TEST(ScheduleProperties, BrokenCsvsAreRefusedWithTheFirstBrokenActionNamed) {
   }
 }
 
-// Any bytes: an answer or a sentence, never anything else.
+// Any bytes are parsed or rejected with a message; nothing else happens.
 TEST(ScheduleProperties, RandomBytesAreRefusedOrRead) {
   std::mt19937 random(17);
   const std::string alphabet = "0123456789FBIWSEND_RCVUGA,,,,\n\n+ \r\t-";
@@ -218,7 +218,8 @@ TEST(ScheduleProperties, RandomBytesAreRefusedOrRead) {
   EXPECT_GT(refused, 4900);
 }
 
-// 262,144 computations and as many transfers. The goal is a second; this only ends a hang or a quadratic walk.
+// 262,144 computations and the same number of transfers. The goal is a second; the limit only ends a hang or a
+// quadratic walk.
 TEST(ScheduleProperties, ALargePlanIsMadeAndChecked) {
   const Schedule complete =
       complete_schedule(make_schedule({.kind = "interleaved", .pp = 64, .microbatches = 512, .vpp = 4}));

@@ -86,7 +86,7 @@ class Reader {
                       "with kind F, B, I, W, SEND_F, RECV_F, SEND_B, RECV_B, or 2REDUCE_GRAD",
                       name_, columns_.size(), column, quoted(text)));
     }
-    // Three computations come with up to four transfers.
+    // Three computations have up to four transfers.
     if (++actions_ > 3 * kMaxComputations) {
       throw ConfigError(fmt::format("{}: has more than {} actions", name_, 3 * kMaxComputations));
     }
@@ -95,7 +95,7 @@ class Reader {
     columns_.back().push_back(column);
   }
 
-  // The numbers of stages and micro-batches follow from the largest indices, if the file is long enough: each stage
+  // Derives the numbers of stages and micro-batches from the largest indices. The file must be long enough: each stage
   // runs a forward of each micro-batch.
   void find_sizes() {
     struct Place {
@@ -132,9 +132,9 @@ class Reader {
     schedule_.microbatches = static_cast<int>(microbatches);
   }
 
-  // A stage is on the rank with most of its actions; the checker then reports one that is in another row.
+  // Assigns a stage to the rank with most of its actions; the checker then reports those in another row.
   void place() {
-    std::map<std::pair<int, int>, int64_t> counts;  // of (stage, rank)
+    std::map<std::pair<int, int>, int64_t> counts;  // by (stage, rank)
     for (int rank = 0; rank < schedule_.pp; ++rank) {
       for (const Action& action : schedule_.ranks[static_cast<size_t>(rank)]) ++counts[{action.stage, rank}];
     }
@@ -170,7 +170,7 @@ class Reader {
   std::string_view text_;
   std::string_view name_;
   Schedule schedule_;
-  std::vector<std::vector<int>> columns_;  // of each action, from 1
+  std::vector<std::vector<int>> columns_;  // column of each action, starting at 1
   int64_t actions_ = 0;
   int64_t stages_ = 0;
 };

@@ -47,7 +47,7 @@ TEST(ScheduleCsv, EveryKindComesBackAsItWasWritten) {
   }
 }
 
-// With their transfers too: torch's order has no deadlock where every send blocks.
+// Including their transfers: torch's order has no deadlock even if every send blocks.
 TEST(ScheduleCsv, TorchsSchedulesAreRead) {
   int read = 0;
   for (const auto& entry : std::filesystem::directory_iterator(std::string(CONCORD_GOLDEN) + "/schedules")) {
@@ -59,7 +59,7 @@ TEST(ScheduleCsv, TorchsSchedulesAreRead) {
   EXPECT_GE(read, 16);
 }
 
-// Its numbers go to 8, so there would be 9 micro-batches, and row 1 has 8 of them when it reduces.
+// Its indices reach 8, which implies 9 micro-batches, but row 1 has 8 of them when it reduces.
 TEST(ScheduleCsv, TorchsOneFOneBIsRefusedBecauseItsLastRankCountsFromOne) {
   EXPECT_EQ(csv_refusal(file_text(std::string(CONCORD_GOLDEN) + "/schedules/1f1b_pp4_m8_v1.csv")),
             "my.csv: row 1, column 17 (0REDUCE_GRAD): stage 0 has the weight gradients of only 8 of 9 micro-batches "

@@ -15,7 +15,7 @@ namespace {
 struct Kind {
   std::string_view name;
   int64_t vpp;   // default chunks per rank
-  bool any_vpp;  // whether other numbers are allowed
+  bool any_vpp;  // whether other values are allowed
   int actions;   // computations per micro-batch and stage
   Placement placement;
   void (*generate)(const generators::Sizes&, Schedule*);

@@ -30,7 +30,7 @@ std::string golden(const std::string& name) {
   return text.str();
 }
 
-// Without the empty cells, in which torch notes that a rank waits, and without reductions, which torch writes in some.
+// Removes the empty cells, in which torch's ranks wait, and the reductions, which torch writes in some files.
 std::string computations(const std::string& csv) {
   std::istringstream lines(csv);
   std::string kept;
@@ -108,7 +108,7 @@ TEST(Schedules, ChunksComeInMegatronsOrder) {
   EXPECT_THAT(chunks, ElementsAre(0, 0, 0, 1, 1, 1, 0, 0, 1, 1));
 }
 
-// Its table of (micro-batch, chunk) and its warm-up; backwards take the table with the chunks turned round.
+// Megatron's table of (micro-batch, chunk) and its warm-up; backwards use the table with the chunks reversed.
 TEST(Schedules, EveryGoldenOrderIsMegatrons) {
   std::ifstream file(std::string(CONCORD_GOLDEN) + "/layers/layers.json");
   const nlohmann::json all = nlohmann::json::parse(file);
@@ -201,7 +201,7 @@ TEST(Schedules, OneFOneBHoldsOneMicroBatchLessOnEveryNextRank) {
   EXPECT_THAT(priced({.kind = "forward-only", .pp = 2, .microbatches = 8}).peak_activations, ElementsAre(1, 1));
 }
 
-// What waits for its weight gradient is still held.
+// Activations that wait for their weight gradient are still held.
 TEST(Schedules, ZeroBubbleKindsUseTheirWholeLimit) {
   EXPECT_THAT(priced({.kind = "zb-h1", .pp = 4, .microbatches = 8}).peak_activations, ElementsAre(4, 4, 4, 4));
   EXPECT_THAT(priced({.kind = "zb-v", .pp = 3, .microbatches = 8}).peak_activations, ElementsAre(6, 6, 6));

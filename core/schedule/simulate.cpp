@@ -35,7 +35,7 @@ Span span_of(const std::vector<Action>& actions, const std::vector<ActionTime>& 
   return span;
 }
 
-// The fraction of |whole| that is not |busy|; sums of many costs may differ in their last bits.
+// Returns the fraction of |whole| that is not |busy|; sums of many costs may differ in their last bits.
 double idle_share(double busy, double whole) { return whole > 0 ? std::max(0.0, 1 - busy / whole) : 0; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a schedule costs: the length of the step, the share of it in which devices wait, the activations they hold.
+// The cost of a schedule: duration of the step, fraction of it in which devices wait, activations that they hold.
 #pragma once
 
 #include "core/schedule/walk.h"
@@ -7,15 +7,14 @@ namespace concord {
 
 struct Simulation {
   double makespan = 0;                         // from the first start to the last end
-  double bubble_ratio = 0;                     // 1 - computing time / makespan; the largest of the ranks
-  double device_idle_ratio = 0;                // the same between a rank's own first and last computation
-  std::vector<int64_t> peak_activations;       // of each rank, each of one micro-batch through one chunk
-  std::vector<std::vector<ActionTime>> times;  // as schedule.ranks
+  double bubble_ratio = 0;                     // 1 - computing time / makespan; maximum over the ranks
+  double device_idle_ratio = 0;                // like bubble_ratio, between a rank's own first and last computation
+  std::vector<int64_t> peak_activations;       // per rank, in units of one micro-batch through one chunk
+  std::vector<std::vector<ActionTime>> times;  // indexed like schedule.ranks
 };
 
-// Runs a schedule that the checker has passed on the machine of walk.h, with transfers in parallel with the
-// computations. Throws ConfigError for costs that are not positive numbers (transfers may be free), and if a rank
-// cannot continue.
+// Simulates a checked schedule on the machine of walk.h, with transfers in parallel with computations. Throws
+// ConfigError for costs that are not positive (transfers may be free), and if a rank cannot continue.
 Simulation simulate(const Schedule& schedule, const ScheduleCosts& costs);
 
 }  // namespace concord

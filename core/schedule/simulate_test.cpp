@@ -29,7 +29,7 @@ TEST(Simulate, TransfersAddToThePathOfAMicroBatch) {
 }
 
 TEST(Simulate, TransfersOverlapWithComputations) {
-  // Rank 0 sends micro-batch i while it computes i + 1: in gpipe's forwards a transfer shows once a link.
+  // Rank 0 sends micro-batch i while it computes i + 1: in gpipe's forwards one transfer per link is not hidden.
   const Schedule schedule = complete_schedule(make_schedule({.kind = "forward-only", .pp = 4, .microbatches = 16}));
   EXPECT_DOUBLE_EQ(simulate(schedule, {.comm = 0.25}).makespan, 16 + 3 + 3 * 0.25);
 }

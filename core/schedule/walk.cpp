@@ -44,7 +44,7 @@ class Machine {
   }
 
  private:
-  // The output of a (stage, micro-batch), or the gradient of its input, on its way to the neighbour.
+  // The output of a (stage, micro-batch), or the gradient of its input, in transit to the adjacent stage.
   struct Value {
     double produced = kUnknown;  // its computation has ended
     double sent = kUnknown;      // posted by the sender
@@ -52,13 +52,13 @@ class Machine {
     double arrived = kUnknown;
   };
   struct Rank {
-    size_t next = 0;         // computation to start
-    double compute_end = 0;  // of the computation before
-    size_t batch_begin = 0;  // batch to be posted or running; the end of the list if there is none
+    size_t next = 0;         // index of the next computation
+    double compute_end = 0;  // end of the previous computation
+    size_t batch_begin = 0;  // batch to be posted or running; the end of the list if none
     size_t batch_end = 0;
     std::optional<size_t> batch_after;  // the last computation before the batch
     bool posted = false;
-    double comm_end = 0;  // of the batch before
+    double comm_end = 0;  // end of the previous batch
     bool awake = false;
   };
 
@@ -69,7 +69,7 @@ class Machine {
     awake_.push_back(rank);
   }
 
-  // The value that a computation produces or a transfer carries; its slot is that of the producing stage.
+  // Returns the value that a computation produces or a transfer carries; its slot is that of the producing stage.
   Value& value_of(const Action& action) {
     Action producer = action;
     if (is_recv(action.kind)) producer.stage = peer_stage(action);
@@ -88,7 +88,7 @@ class Machine {
     }
   }
 
-  // When the value that |action| waits for is on its rank; kUnknown if not known yet.
+  // Returns when the value that |action| waits for is on its rank; kUnknown if not known yet.
   double input_ready(const Action& action) {
     const std::optional<Action> producer = producer_of(schedule_, action);
     if (!producer) return 0;
@@ -149,7 +149,7 @@ class Machine {
     }
   }
 
-  // The other end of a transfer.
+  // Returns the other end of a transfer.
   static Action counterpart(const Action& transfer) {
     Action other = transfer;
     other.stage = peer_stage(transfer);
@@ -200,7 +200,7 @@ double ScheduleCosts::of(ActionKind kind) const {
     case ActionKind::backward: return backward + weight;
     case ActionKind::input_grad: return backward;
     case ActionKind::weight_grad: return weight;
-    case ActionKind::reduce_gradients: return 0;  // only starts it
+    case ActionKind::reduce_gradients: return 0;  // only starts the reduction
     default: return comm;
   }
 }

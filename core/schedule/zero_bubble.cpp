@@ -1,10 +1,10 @@
-// Zero-bubble schedules (Qi, Wan, Huang, Lin 2023): the backward is split, the
-// input gradient is passed on to the previous stage immediately, and the weight gradient fills what would be a bubble.
+// Zero-bubble schedules (Qi, Wan, Huang, Lin 2023): the backward is split, the input gradient is sent to the previous
+// stage immediately, and the weight gradient fills the bubble.
 //
 // The order of forwards and input gradients is a fixed pattern; the positions of the weight gradients are found by
 // simulating the ranks, one unit of time per action. For equal costs this gives the shortest step for the pattern,
-//   zb-h1   3 m + pp - 1   from m = pp on       zb-v   6 m + pp - 1   (of half a stage each) from m = 2 pp on
-// with as many activations as 1f1b holds on its first rank, pp of a whole stage.
+//   zb-h1   3 m + pp - 1   for m >= pp          zb-v   6 m + pp - 1   (of half a stage each) for m >= 2 pp
+// with the activations that 1f1b holds on its first rank, pp of a whole stage.
 #include <algorithm>
 #include <deque>
 #include <limits>
@@ -27,7 +27,7 @@ class Filler {
   }
 
   void run() {
-    size_t left = 0;  // actions, each input gradient with its weight gradient
+    size_t left = 0;  // remaining actions, each input gradient with its weight gradient
     for (const Rank& rank : ranks_) {
       for (const Action& action : rank.order) left += action.kind == ActionKind::input_grad ? 2 : 1;
     }
@@ -43,8 +43,8 @@ class Filler {
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   struct Rank {
     std::vector<Action> order;    // without weight gradients
-    size_t next = 0;              // in order
-    std::deque<Action> deferred;  // weight gradients that can be taken
+    size_t next = 0;              // index in |order|
+    std::deque<Action> deferred;  // weight gradients that are ready
     int64_t held = 0;
   };
 
@@ -55,7 +55,7 @@ class Filler {
     return ends[schedule_->slot(*producer)] <= now_;
   }
 
-  // Gives the rank something to do from now_ to now_ + 1; false if there is nothing.
+  // Gives the rank an action from now_ to now_ + 1; returns false if none is possible.
   bool step(size_t index) {
     Rank& rank = ranks_[index];
     const bool more = rank.next < rank.order.size();
@@ -104,7 +104,7 @@ void zb_h1(const Sizes& sizes, Schedule* schedule) {
       if (action.kind == ActionKind::backward) action.kind = ActionKind::input_grad;
     }
   }
-  // The later ranks may hold as much as the first: that leaves room for weight gradients to wait for the bubble.
+  // The later ranks may hold as much as the first one, so that weight gradients can be deferred to the bubble.
   schedule->activation_limit.assign(schedule->ranks.size(), std::min(sizes.pp, sizes.microbatches));
   fill_weight_gradients(schedule);
 }

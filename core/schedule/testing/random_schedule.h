@@ -1,4 +1,4 @@
-// For tests: legal schedules that no generator makes, and a second, naive check of whether a schedule can run.
+// For tests: legal schedules that no generator creates, and a second, naive check of whether a schedule can run.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ inline int uniform(std::mt19937& random, int least, int most) {
   return std::uniform_int_distribution<int>(least, most)(random);
 }
 
-// A legal schedule of computations: a random rank does something random that it can do, until all is done. Stages lie
-// on random ranks, vpp on each.
+// Returns a legal schedule of computations: a random rank runs a random action that it can run, until all are done.
+// Stages are on random ranks, vpp on each.
 inline Schedule random_schedule(std::mt19937& random, int pp, int vpp, int microbatches, bool split) {
   Schedule schedule{.kind = "random",
                     .pp = pp,
@@ -57,8 +57,8 @@ inline Schedule random_schedule(std::mt19937& random, int pp, int vpp, int micro
   return schedule;
 }
 
-// Walks a complete schedule with transfers where sends block and nothing runs in parallel with them. Works on sets of
-// texts, tries every rank again and again, and shares no code with the checker.
+// Walks a complete schedule with transfers, in which sends block and nothing overlaps with them. Uses sets of texts,
+// retries every rank until none moves, and shares no code with the checker.
 class NaiveWalk {
  public:
   explicit NaiveWalk(const Schedule& schedule)
@@ -68,7 +68,7 @@ class NaiveWalk {
         has_(at_.size()),
         open_(at_.size()) {}
 
-  // Whether all ranks come to the end of their lists.
+  // Returns whether all ranks reach the end of their lists.
   bool ends() {
     for (bool moved = true; moved;) {
       moved = false;
@@ -98,7 +98,7 @@ class NaiveWalk {
     return end;
   }
 
-  // The same on both ends: "0>1 F2.0".
+  // Returns a label that is equal on both ends: "0>1 F2.0".
   std::string label(int rank, const Action& action) const {
     const int peer = schedule_.rank_of(peer_stage(action));
     const bool send = is_send(action.kind);
@@ -125,7 +125,7 @@ class NaiveWalk {
     return true;
   }
 
-  // Carries over what both ranks have posted.
+  // Transfers what both ranks have posted.
   bool meet(size_t rank, size_t peer) {
     Texts common;
     std::set_intersection(open_[rank].begin(), open_[rank].end(), open_[peer].begin(), open_[peer].end(),
@@ -159,7 +159,7 @@ class NaiveWalk {
   std::vector<size_t> at_;
   std::vector<bool> posted_;
   std::vector<Texts> has_;   // computed on or received by each rank: "F2.0" an output, "G2.0" the gradient of an input
-  std::vector<Texts> open_;  // transfers of the current batch that still have to meet
+  std::vector<Texts> open_;  // transfers of the current batch whose peer has not posted them yet
 };
 
 inline bool naively_runs(const Schedule& schedule) { return NaiveWalk(schedule).ends(); }
