@@ -13,7 +13,7 @@ namespace concord {
 namespace {
 
 constexpr int64_t kParameterAlignment = 64;
-constexpr int64_t kMaxElements = int64_t{1} << 52;  // of a buffer; the bytes of all buffers then fit into 63 bits
+constexpr int64_t kMaxElements = int64_t{1} << 52;  // per buffer, so that the bytes of all buffers fit into 63 bits
 constexpr int64_t kShardAlignment = 128;  // with lcm(dp, ...): shards of at least 128 / dp elements, Megatron's
 
 int64_t rounded_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -94,7 +94,8 @@ class BufferPlanner {
   int64_t end_ = 0;
 };
 
-// Backward visits the parameters from last to first: a bucket is complete at its smallest index.
+// Returns the order of the buckets. Backward visits the parameters from last to first: a bucket is complete at its
+// smallest index.
 std::vector<BucketPlan::Place> order_of(const std::vector<BucketPlan::Buffer>& buffers) {
   std::vector<std::pair<size_t, BucketPlan::Place>> ends;
   for (size_t b = 0; b < buffers.size(); ++b) {

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// (g++ 12 warns of "p" + to_string.)
+// (g++ 12 warns about "p" + to_string.)
 std::string name_of(size_t number) { return std::string("p").append(std::to_string(number)); }
 
 std::vector<PlannedParameter> sized(std::initializer_list<int64_t> sizes) {
@@ -89,7 +89,7 @@ TEST(BucketPlan, TypesAndExpertsHaveBuffersOfTheirOwn) {
   EXPECT_EQ(plan.buffers[2].grad_dtype, DType::kBF16);
 }
 
-// The buffer of p0 and p3 is complete last, though p3 comes first.
+// The buffer of p0 and p3 is complete last, although p3 comes first.
 TEST(BucketPlan, BucketsAreReducedInTheOrderInWhichTheyAreComplete) {
   std::vector<PlannedParameter> parameters = sized({64, 64, 64, 64});
   parameters[1].dtype = parameters[2].dtype = DType::kBF16;
@@ -106,7 +106,7 @@ TEST(BucketPlan, AParameterThatStandsAloneHasItsOwnBucket) {
   EXPECT_EQ(plan_buckets(parameters, {.bucket_elements = 1, .one_bucket = true}).buffers[0].buckets.size(), 1u);
 }
 
-// The numbers of the ZeRO paper: 2 + 4 + 12 / dp bytes a bf16 parameter with fp32 gradients.
+// The numbers of the ZeRO paper: 2 + 4 + 12 / dp bytes per bf16 parameter with fp32 gradients.
 TEST(BucketPlan, MemoryFollowsTheFormulaOfZero1) {
   std::vector<PlannedParameter> parameters = sized({1024});
   EXPECT_EQ(memory_of(plan_buckets(parameters, {.dp = 4})).total(), 1024 * (4 + 4 + 8));

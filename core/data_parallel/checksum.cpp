@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kWordBytes = 8;
 
-// As sum(0) of a table of words, whose loop over integers is several times slower on the host.
+// Like sum(0) of a table of words, whose loop over integers is several times slower on the host.
 at::Tensor sum_rows_on_host(const at::Tensor& table, int64_t rows) {
   at::Tensor result = at::zeros({kChecksumColumns}, at::kLong);
   add_rows(table.const_data_ptr<int64_t>(), rows, result.data_ptr<int64_t>());

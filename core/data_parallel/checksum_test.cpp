@@ -26,7 +26,7 @@ void flip(const at::Tensor& tensor, uint64_t bit) {
 
 const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kBFloat16, at::kHalf, at::kLong, at::kByte, at::kDouble};
 
-// Whatever is left at the end: of a word, of a row, both.
+// With any remainder at the end: an incomplete word, an incomplete row, both.
 TEST(Checksum, EverySingleFlippedBitIsFoundInEveryType) {
   for (const at::ScalarType type : kTypes) {
     for (const int64_t elements : {1, 2, 3, 5, 9, 31}) {
@@ -76,7 +76,7 @@ TEST(Checksum, NeighboursThatAreSwappedAreFound) {
   }
 }
 
-// 0 and -0, two NaN: equal as numbers, or unlike themselves.
+// 0 and -0, and two NaNs: equal or unequal as numbers, but not as bits.
 TEST(Checksum, BitsCountNotNumbers) {
   EXPECT_NE(checksum(at::full({4}, -0.0F)), checksum(at::zeros({4})));
   const at::Tensor nan = at::full({4}, std::numeric_limits<float>::quiet_NaN());

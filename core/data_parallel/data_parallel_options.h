@@ -1,4 +1,4 @@
-// What core/data_parallel/ddp.h is called with; needs no libtorch.
+// Options of core/data_parallel/ddp.h; independent of libtorch.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,13 @@ namespace concord {
 // Named as in Megatron and ROLL.
 struct DataParallelOptions {
   bool use_distributed_optimizer = false;  // reduce-scatter; each rank updates its shard (ZeRO-1)
-  bool overlap_grad_reduce = true;         // reduce buckets during backward, else all of them at the end
+  bool overlap_grad_reduce = true;         // reduce buckets during backward; false: all of them at the end
   bool delay_grad_reduce = false;          // only the first pipeline stage overlaps; the others reduce at the end
-  bool overlap_param_gather = false;       // parameters are gathered beside the next forward
+  bool overlap_param_gather = false;       // all-gather parameters in parallel with the next forward pass
   bool accumulate_allreduce_grads_in_fp32 = true;
-  bool ddp_average_in_collective = false;  // else gradients are scaled before they are summed
-  bool calculate_per_token_loss = false;   // sums; finalize_grads divides by the number of tokens
-  bool check_for_nan_in_grad = false;      // before each reduction; throws with the parameter and the rank
+  bool ddp_average_in_collective = false;  // false: scale gradients before they are summed
+  bool calculate_per_token_loss = false;   // sum the losses; finalize_grads divides by the number of tokens
+  bool check_for_nan_in_grad = false;      // check before each reduction; throws with the parameter and the rank
   int64_t ddp_bucket_size = 0;             // elements; 0: Megatron's rule
   bool operator==(const DataParallelOptions&) const = default;
 };

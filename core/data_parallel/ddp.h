@@ -1,4 +1,4 @@
-// Gradients reduced over the ranks that train the same parameters, while backward still computes others (Megatron's
+// Reduces gradients over the ranks that train the same parameters, in parallel with the rest of backward (Megatron's
 // DistributedDataParallel).
 //
 // Example, given std::vector<Parameter*> parameters, ParallelContext& job, int64_t counted:
@@ -13,10 +13,11 @@
 //
 // A parameter's gradient arrives through its sink (GradSink::added), in backward or later, or as autograd's .grad,
 // which is then added to the buffer and freed. After begin_step(n) a parameter is ready when it has received n times
-// its |uses| additions; a bucket whose parameters are all ready is reduced immediately, on the group's own stream, in
-// the plan's order, in whatever order buckets become ready, so that all ranks make the same calls.
+// its |uses| additions. A bucket whose parameters are all ready is reduced immediately, on the group's own stream.
+// Reductions are issued in the plan's order, in whatever order buckets become ready, so that all ranks make the same
+// calls.
 //
-// Threads: one at a time: the thread that computes, or autograd's while that one waits in backward.
+// Threads: one at a time: the thread that computes, or autograd's thread while that one waits in backward.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +36,11 @@ class DistributedDataParallel {
  public:
   using Chunk = std::vector<Parameter*>;  // in the order in which forward uses them
 
-  // One chunk a model chunk of this rank. Chunks after the first have one bucket a buffer, as there is another chunk's
-  // backward to hide its reduction behind. Sets the parameters' sinks. Throws ConfigError if a type is not f32, bf16
-  // or f16. Parameters and |job| outlive it.
+  // |chunks| has one entry per model chunk of this rank. Chunks after the first have one bucket per buffer, since its
+  // reduction overlaps with the backward of another chunk. Sets the parameters' sinks. Throws ConfigError unless all
+  // types are f32, bf16 or f16. Parameters and |job| must outlive this object.
   DistributedDataParallel(std::vector<Chunk> chunks, ParallelContext& job, const DataParallelOptions& options = {});
-  ~DistributedDataParallel();  // takes the sinks and hooks out again; values stay in the flat memory
+  ~DistributedDataParallel();  // removes the sinks and hooks; values stay in the flat memory
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
@@ -48,33 +49,35 @@ class DistributedDataParallel {
   std::vector<const GradBuffer*> buffers() const;
   const BucketPlan& plan(size_t chunk) const;
 
-  // Gradients become 0, as far as sinks show it; in memory once something is added to them, and in flush_grads or a
-  // reduction. The step has so many micro-batches. With |hold| no reduction begins before start_grad_sync or
-  // finish_grad_sync, so that gradients can be examined as this rank has computed them; the reduced ones have the same
-  // bits. Throws ConfigError for less than 1.
+  // Starts a step of |micro_batches|. Marks all gradients as zero; buffers are cleared lazily: on the first
+  // accumulation, in flush_grads() or at reduction. With |defer_reduction| no reduction starts before start_grad_sync()
+  // or finish_grad_sync(), so that the gradients of this rank can be examined; the reduced ones are bitwise identical.
+  // Throws ConfigError if |micro_batches| is less than 1.
   void begin_step(int64_t micro_batches, bool hold = false);
-  // For those who read or write gradients before they are reduced: all that was added in this step is in the buffers,
-  // also what autograd has stored of vectors, which are moved together; where nothing was added there are zeros.
+  // Flushes this step's gradients into the buffers, so that callers can read or modify them before the reduction. This
+  // includes gradients of vectors that autograd has stored, which are copied together; gradients without additions
+  // become zero.
   void flush_grads();
-  // After begin_step, where the gradients are there already: by a replay of all that was enqueued from an earlier
-  // begin_step to flush_grads (core/torch/graphed_callable.h), in which none of this object's functions run.
+  // Call after begin_step() if the gradients are already in the buffers, because a replay executed everything that was
+  // enqueued from an earlier begin_step() to flush_grads() (core/torch/graphed_callable.h), without calling this
+  // object.
   void mark_grads_flushed();
-  // What check_for_nan_in_grad checks, of gradients that are not reduced yet. Throws Error with the rank and the
-  // parameter. Waits: for the device.
+  // Checks gradients before their reduction like check_for_nan_in_grad. Throws Error with the rank and the parameter.
+  // Waits: for the device.
   void require_finite_grads();
 
-  // Starts the reductions that have not begun. finish_grad_sync does it too; by itself it is for schedules that have
-  // something left to compute meanwhile.
+  // Starts the reductions that have not started yet. finish_grad_sync() does it too; call it directly in schedules that
+  // can overlap other work.
   void start_grad_sync();
-  // Afterwards this rank's parts (GradBuffer::owned) are reduced, for the work of the current stream. Throws Error
-  // with the rank that is behind if one was lost.
+  // Waits for the reductions: later work of the current stream sees this rank's parts (GradBuffer::owned) reduced.
+  // Throws Error with the lagging rank if one was lost.
   void finish_grad_sync();
 
-  // After the distributed optimizer has written its shards: every rank's shards to all. With overlap_param_gather it
-  // only starts, in the order in which forward uses buckets, and Parameter::used() waits, as Work::wait does, until
-  // that parameter is there. Without the distributed optimizer there is nothing to do.
+  // Call after the distributed optimizer has written its shards: all-gathers them. With overlap_param_gather it only
+  // starts, in the order in which forward uses buckets, and Parameter::used() waits, like Work::wait, until that
+  // parameter has arrived. Does nothing without the distributed optimizer.
   void gather_parameters();
-  void finish_param_gather();  // all of them
+  void finish_param_gather();  // waits for all of them
 
  private:
   class Reducer;  // one chunk

@@ -1,4 +1,4 @@
-// The flat memory of one buffer of a bucket plan: parameters and their gradients, which are views of it.
+// The flat memory of one buffer of a bucket plan; parameters and their gradients are views into it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,28 +18,28 @@ struct BufferRange {
   int64_t end = 0;
   int64_t size() const { return end - begin; }
 };
-// What both have in common; empty (size 0) if there is nothing.
+// Returns the intersection of both ranges, with size 0 if they are disjoint.
 BufferRange intersection(const BufferRange& a, const BufferRange& b);
 
-// Owns both tensors. Moves the values of its parameters into the first, so they keep their values and stay leaves.
-// Threads: one at a time.
+// Owns both tensors. Moves the values of its parameters into the first one; the parameters keep their values and stay
+// leaves. Threads: one at a time.
 class GradBuffer {
  public:
-  // |parameters| is the list that |plan| was made from. |group| has the ranks that hold the same parameters.
+  // |plan| was computed from the list |parameters|. |group| has the ranks that hold the same parameters.
   GradBuffer(BucketPlan::Buffer plan, const std::vector<Parameter*>& parameters, ProcessGroup& group);
 
   const BucketPlan::Buffer& plan() const { return plan_; }
   ProcessGroup& group() const { return *group_; }
-  const std::vector<Parameter*>& parameters() const { return parameters_; }  // slots' indices point into it
+  const std::vector<Parameter*>& parameters() const { return parameters_; }  // indexed by slots
   const at::Tensor& values() const { return values_; }                       // flat, in the parameters' type
   const at::Tensor& grads() const { return grads_; }                         // flat, in the plan's grad_dtype
 
-  // The parts that this rank updates: its shards of the buckets, or everything.
+  // Returns the parts that this rank updates: its shards of the buckets, or everything.
   std::vector<BufferRange> owned() const;
   BufferRange shard(size_t bucket, int64_t index) const;
 
   static at::Tensor part(const at::Tensor& flat, const BufferRange& range);
-  // The gradient of a slot, in the parameter's shape.
+  // Returns the gradient of a slot, in the parameter's shape.
   at::Tensor grad_of(const BucketPlan::Slot& slot) const;
 
  private:

@@ -30,10 +30,11 @@ class AfterGrad : public torch::autograd::PostAccumulateGradHook {
 
 DType type_of(const Parameter& parameter) {
   const auto type = platform_dtype(parameter.value.scalar_type());
-  return type.value_or(DType::kU8);  // which every plan rejects
+  return type.value_or(DType::kU8);  // rejected by every plan
 }
 
-// |values| in the types of |like|, by few launches: devices have none that adds lists of different types.
+// Returns |values| converted to the types of |like| with few launches: devices have no operator that adds lists of
+// different types.
 std::vector<at::Tensor> widened(const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& like) {
   std::vector<at::Tensor> wide;
   for (const at::Tensor& each : like) wide.push_back(at::empty_like(each));
@@ -106,26 +107,25 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
 void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool hold) {
   const at::NoGradGuard no_grad;
   held_ = hold;
-  waiting_.clear();  // of a step that was given up
+  waiting_.clear();  // left from an aborted step
   for (Bucket& bucket : buckets_) {
     bucket.missing = 0;
     bucket.issued = false;
     bucket.reduction = {};
   }
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    // autograd sums several uses before it calls the hook, but not those of different chunks: the number of calls is
-    // unknown, so the parameter waits for the end of the step.
+    // autograd sums several uses before it calls the hook, but not those of different chunks. The number of calls is
+    // unknown, so the parameter is ready only at the end of the step.
     const bool is_alone = parameters_[i]->uses == 1 && !parameters_[i]->comes_in_parts;
     const bool counts = parameters_[i]->sink.main.defined() || is_alone;
     arrivals_[i].missing = counts ? micro_batches * parameters_[i]->uses : std::numeric_limits<int64_t>::max();
     ++buckets_[arrivals_[i].bucket].missing;
-    *arrivals_[i].is_stale =
-        true;  // the first addition replaces it: clearing all gradients would take a pass of its own
+    *arrivals_[i].is_stale = true;  // the first addition overwrites it, which saves a pass that clears all gradients
   }
   next_ = 0;
 }
 
-// What nothing was added to becomes 0.
+// Zeroes the gradients to which nothing was added.
 void DistributedDataParallel::Reducer::settle(const Bucket& bucket) {
   for (const BucketPlan::Slot& slot : bucket.buffer->plan().buckets[bucket.index].slots) {
     if (std::exchange(*arrivals_[slot.parameter].is_stale, false)) bucket.buffer->grad_of(slot).zero_();
@@ -145,7 +145,7 @@ void DistributedDataParallel::Reducer::mark_grads_flushed() {
 void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
   at::Tensor& grad = value.mutable_grad();
-  if (!grad.defined()) return;  // an operator has added it to the sink
+  if (!grad.defined()) return;  // an operator has added it through the sink
   const auto is_same = [index](const Waiting& each) { return each.parameter == index; };
   if (std::any_of(waiting_.begin(), waiting_.end(), is_same)) move_waiting();
   waiting_.push_back({index, std::exchange(grad, {})});
@@ -187,8 +187,8 @@ ReduceOp DistributedDataParallel::Reducer::reduce_op() const {
   return options.ddp_average_in_collective && !options.calculate_per_token_loss ? ReduceOp::kAvg : ReduceOp::kSum;
 }
 
-// A loss is a mean over dp * cp ranks, so gradients are divided by their number. Expert parameters have seen the tokens
-// of all of them, in edp parts: averaging in the collective would divide by edp only.
+// A loss is a mean over dp * cp ranks, so gradients are divided by their number. Expert parameters have processed the
+// tokens of all of them, in edp parts: averaging in the collective would divide by edp only.
 void DistributedDataParallel::Reducer::scale(const at::Tensor& grads, bool expert) const {
   if (ddp_.options_.calculate_per_token_loss) return;
   const RankLayout& layout = ddp_.job_->layout();

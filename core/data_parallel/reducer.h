@@ -1,5 +1,5 @@
-// One chunk of DistributedDataParallel: its buffers, which gradients have arrived, what is in flight. Only for
-// ddp.cpp.
+// One chunk of DistributedDataParallel: its buffers, the gradients that have arrived, the reductions in flight. Used
+// only by ddp.cpp.
 #pragma once
 
 #include <utility>
@@ -30,22 +30,21 @@ class DistributedDataParallel::Reducer {
  private:
   struct Bucket {
     GradBuffer* buffer;
-    size_t index;         // in the buffer
-    int64_t missing = 0;  // parameters that are not ready
+    size_t index;         // index in the buffer
+    int64_t missing = 0;  // number of parameters that are not ready
     bool issued = false;
     Work reduction = {};
     Work gathering = {};
     bool gathers = false;
   };
   struct Arrival {
-    size_t bucket;  // in buckets_
+    size_t bucket;  // index in buckets_
     BucketPlan::Slot slot;
-    int64_t missing = 0;  // additions until it is ready
-    // As in GradSink, with which it is shared: the gradient is the last step's, and nothing has been added in this one.
+    int64_t missing = 0;  // number of additions until it is ready
+    // Shared with GradSink: the gradient is that of the last step, and nothing has been added in this one.
     std::shared_ptr<bool> is_stale = std::make_shared<bool>(false);
   };
-  // A gradient of a vector that autograd has stored. They are moved to their buffers together: of small ones each would
-  // be a launch of its own.
+  // A gradient of a vector that autograd has stored. Small ones are copied to their buffers together, to save launches.
   struct Waiting {
     size_t parameter;
     at::Tensor grad;
@@ -70,10 +69,10 @@ class DistributedDataParallel::Reducer {
   std::vector<std::unique_ptr<GradBuffer>> buffers_;
   std::vector<Bucket> buckets_;    // in the plan's order
   std::vector<Arrival> arrivals_;  // one per parameter
-  size_t next_ = 0;                // the first bucket that was not issued
+  size_t next_ = 0;                // the first bucket that was not issued yet
   std::vector<Waiting> waiting_;   // at most one per parameter
   bool overlaps_;
-  bool held_ = false;  // in this step
+  bool held_ = false;  // reductions are deferred in this step
 };
 
 }  // namespace concord

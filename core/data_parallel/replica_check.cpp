@@ -40,13 +40,13 @@ std::string gradient_name(const GradBuffer& buffer, const BucketPlan::Slot& slot
 
 ReplicaCheck::ReplicaCheck(DistributedDataParallel& ddp) : ddp_(ddp) {
   const RankLayout& layout = ddp.job().layout();
-  // The larger group first: it is the more likely to have a majority, and run() reports the first difference.
+  // The larger group comes first: it is more likely to have a majority, and run() reports the first difference.
   if (layout.tp() > 1) add_parameters(GroupKind::tp_dp_cp, is_repeated_over_tp);
   for (const GradBuffer* buffer : ddp.buffers()) add_buckets(*buffer);
   add_parameters(GroupKind::embedding, [](const Parameter& parameter) { return parameter.shared_embedding; });
 }
 
-// Buffers of the same group share a set, and so its collective.
+// Buffers of the same group share a set, and thus its collective.
 void ReplicaCheck::add_buckets(const GradBuffer& buffer) {
   if (buffer.group().size() == 1) return;
   if (sets_.empty() || sets_.back().group != &buffer.group()) sets_.push_back({&buffer.group(), {}});
@@ -65,7 +65,7 @@ void ReplicaCheck::add_buckets(const GradBuffer& buffer) {
   }
 }
 
-// One part a type: what is concatenated has one.
+// Adds one part per type, since concatenated tensors have one type.
 template <class Chosen>
 void ReplicaCheck::add_parameters(GroupKind kind, const Chosen& chosen) {
   ParallelContext& job = ddp_.job();
@@ -85,7 +85,7 @@ void ReplicaCheck::add_parameters(GroupKind kind, const Chosen& chosen) {
   if (!set.parts.empty()) sets_.push_back(std::move(set));
 }
 
-// One verdict for each of |tensors|, on places of the group.
+// Returns one verdict for each of |tensors|, in ranks of the group.
 std::vector<ReplicaVerdict> ReplicaCheck::compare(const Set& set, std::span<const at::Tensor> tensors) const {
   const std::vector<int64_t> sums = checksums(tensors);
   const at::Tensor own = at::tensor(sums, at::kLong).to(ddp_.job().torch_device());
@@ -110,7 +110,7 @@ std::optional<ReplicaDifference> ReplicaCheck::find_difference(const Set& set, b
     tensors.push_back(part.flat.defined() ? part.flat : at::cat(tensors_of(part.pieces)));
   }
   const std::vector<ReplicaVerdict> parts = compare(set, tensors);
-  // Every rank of the group has the same verdicts, and so makes the same calls from here on.
+  // Every rank of the group has the same verdicts, and thus makes the same calls below.
   std::vector<Piece> suspects;
   const ReplicaVerdict* found = nullptr;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -140,7 +140,7 @@ std::optional<ReplicaDifference> ReplicaCheck::find_difference(const Set& set, b
   return difference;
 }
 
-// That of the lowest rank that has found one.
+// Returns the difference of the lowest rank that has found one.
 std::optional<ReplicaDifference> ReplicaCheck::agree(const std::optional<ReplicaDifference>& own) const {
   ParallelContext& job = ddp_.job();
   const std::optional<RankText> first = first_text(job, own ? own->text : "");
@@ -168,7 +168,7 @@ std::optional<ReplicaDifference> ReplicaCheck::run() {
   return first_difference(/*with_gradients=*/true);
 }
 
-// Of this rank.
+// Returns the first parameter on this rank that is not finite.
 std::optional<ReplicaDifference> ReplicaCheck::first_not_finite() const {
   const at::NoGradGuard no_grad;
   const int64_t rank = ddp_.job().rank();
@@ -189,7 +189,7 @@ std::optional<ReplicaDifference> ReplicaCheck::damaged_parameters() {
   return agree(first_not_finite());
 }
 
-// The same on all ranks of |group|, whose values of a bucket these are.
+// Returns an intact replica of the bucket |values|, identical on all ranks of |group|.
 std::optional<int64_t> ReplicaCheck::find_intact(ProcessGroup& group, const at::Tensor& values) const {
   const at::Tensor own = at::tensor({checksums(std::vector{values}).at(0), int64_t{is_finite(values)}}, at::kLong)
                              .to(ddp_.job().torch_device());

@@ -1,15 +1,16 @@
-// Whether ranks that should hold the same bits do: silent corruption, by a checksum of each copy.
+// Detects silent data corruption: compares checksums of tensors that should be bitwise identical on several ranks.
 //
-// What is compared, as it is between two steps:
+// Compared between two steps:
 //   parameters                 over data x context parallel ranks, bucket by bucket; after ZeRO-1 has gathered them
-//   reduced gradients          the same; not with ZeRO-1, which leaves each rank a different part of them
-//   parameters that tp repeats over tensor, data and context parallel ranks together (norms, biases): more replicas
+//   reduced gradients          likewise; not with ZeRO-1, where each rank holds a different part of them
+//   parameters replicated by   over tensor, data and context parallel ranks together (norms, biases): more replicas
+//   tensor parallelism
 //   tied embeddings            over the first and the last stage of the pipeline
 //
-// Costs one read of these tensors, one small all-gather for each kind and one all-reduce. Only where checksums differ
-// are they computed again for each parameter, to name it.
+// Costs one read of these tensors, one small all-gather for each kind and one all-reduce. Only if checksums differ are
+// they computed again per parameter, to report its name.
 //
-// In the middle of a step, where gradients are not reduced, damaged_parameters() compares the parameters alone, and
+// In the middle of a step, when gradients are not reduced yet, damaged_parameters() compares only the parameters, and
 // repair_parameters() copies them from a replica.
 //
 // Example, given DistributedDataParallel& ddp:
@@ -17,7 +18,7 @@
 //   ReplicaCheck check(ddp);
 //   if (const auto difference = check.run()) throw std::runtime_error(difference->text);
 //
-// Threads: the one that computes.
+// Threads: the thread that computes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,24 +36,24 @@ namespace concord {
 
 struct ReplicaDifference {
   std::string text;  // "rank 2 differs from ranks 0, 1 and 3 in the parameter lm_head.weight and 3 more tensors"
-  std::optional<int64_t> culprit;  // the first rank that differs from a majority; nothing where there is none
+  std::optional<int64_t> culprit;  // the first rank that differs from a majority; nullopt if there is no majority
   bool operator==(const ReplicaDifference&) const = default;
 };
 
 class ReplicaCheck {
  public:
-  explicit ReplicaCheck(DistributedDataParallel& ddp);  // which outlives it
+  explicit ReplicaCheck(DistributedDataParallel& ddp);  // must outlive this object
 
-  // Every rank of the job calls it, between two steps; all get the same result: nothing, or one of the differences.
-  // Waits: for all ranks and the device. Errors: those of collectives.
+  // Every rank of the job calls it, between two steps. Returns one of the differences, or nullopt, identical on all
+  // ranks. Waits: for all ranks and the device. Throws the errors of collectives.
   std::optional<ReplicaDifference> run();
 
-  // Of the parameters only: one of the differences, or else a parameter that is not finite on some rank, which is then
-  // the culprit. Everything else as in run().
+  // Like run(), but compares only the parameters. If they are equal, reports a parameter that is not finite on some
+  // rank, which is then the culprit.
   std::optional<ReplicaDifference> damaged_parameters();
-  // Buckets that are not finite on some ranks become those of an intact replica (replica_verdict.h); on all ranks, or
-  // on none where there is not one for each. Main weights and moments of the optimizer stay as they are. Returns
-  // whether it was done, on all ranks the same. Waits: for all ranks.
+  // Replaces buckets that are not finite on some ranks by those of an intact replica (replica_verdict.h): on all ranks,
+  // or on none unless there is one for each bucket. The optimizer's main weights and moments are unchanged. Returns
+  // whether it was done, identical on all ranks. Waits: for all ranks.
   bool repair_parameters();
 
  private:
@@ -63,7 +64,7 @@ class ReplicaCheck {
   enum class Kind { parameters, gradients };
   struct Part {
     Kind kind;
-    at::Tensor flat;  // of which |pieces| are parts; undefined: it is the pieces, one after another
+    at::Tensor flat;  // contains |pieces|; undefined: the concatenated pieces
     std::vector<Piece> pieces;
   };
   struct Set {
@@ -82,7 +83,7 @@ class ReplicaCheck {
   std::optional<ReplicaDifference> agree(const std::optional<ReplicaDifference>& own) const;
 
   DistributedDataParallel& ddp_;
-  std::vector<Set> sets_;  // of more than one rank each
+  std::vector<Set> sets_;  // each of more than one rank
 };
 
 }  // namespace concord

@@ -12,7 +12,7 @@ int64_t count(const std::vector<int64_t>& values, int64_t value) {
   return std::count(values.begin(), values.end(), value);
 }
 
-// By the definition, replica by replica.
+// Checks against the definition, replica by replica.
 void expect_right(const std::vector<int64_t>& values) {
   const ReplicaVerdict verdict = judge_replicas(values);
   const auto replicas = static_cast<int64_t>(values.size());
@@ -43,7 +43,7 @@ void expect_right(const std::vector<int64_t>& values) {
   EXPECT_EQ(seen, all) << "each replica on one side";
 }
 
-// All ways in which up to 6 replicas can agree and differ, checksums in any order of size.
+// All partitions of up to 6 replicas, with checksums in any order.
 TEST(ReplicaVerdict, IsRightForAllAssignmentsOfValuesToSixReplicas) {
   for (size_t replicas = 1; replicas <= 6; ++replicas) {
     std::vector<int64_t> values(replicas, 0);
@@ -57,7 +57,7 @@ TEST(ReplicaVerdict, IsRightForAllAssignmentsOfValuesToSixReplicas) {
   }
 }
 
-// All ways in which up to 5 replicas with three values can be finite or not.
+// All combinations of finite and non-finite replicas, up to 5 with three values.
 TEST(ReplicaVerdict, AnIntactReplicaIsFiniteAndEqualToAllThatAre) {
   for (size_t replicas = 1; replicas <= 5; ++replicas) {
     std::vector<int64_t> values(replicas), finite(replicas);
