@@ -1,4 +1,4 @@
-// The memory of a model's layers, measured by libtorch's own reports of what it allocates, beside the formula.
+// The memory of a model's layers, measured by libtorch's memory reports, compared with the formula.
 //
 //   parallel_unit_test --gtest_filter='ActivationMemory*' prints the table of docs/parallel-layers.md.
 #include "core/parallel/testing/activation_memory.h"
@@ -50,7 +50,7 @@ LayerSizes sizes_of(const ModelConfig& model, int64_t batch, int64_t element_byt
           .element_bytes = element_bytes};
 }
 
-// The layers of a model without its ends. Weights' gradients go to buffers that are there before.
+// Measures the layers of a model without its ends. Weight gradients go to buffers allocated before.
 ActivationBytes measured(const RecomputeArgs& recompute, int64_t layers, int64_t batch, at::ScalarType type) {
   const ModelArgs args{.dtype = type, .options = {.recompute = recompute}};
   ModelChunk chunk(config(), args, {.layers = layers}, initialize({}));
@@ -61,7 +61,7 @@ ActivationBytes measured(const RecomputeArgs& recompute, int64_t layers, int64_t
   const MicroBatch tokens{.input_ids = at::zeros({batch, kSequence}, at::kLong)};
   const at::Tensor hidden = at::ones(chunk.hidden_shape(tokens), type).requires_grad_(true);
   const at::Tensor grad = at::ones(hidden.sizes(), type);
-  chunk.forward(hidden, tokens).backward(grad);  // what is made once is there now, the norms' gradients among it
+  chunk.forward(hidden, tokens).backward(grad);  // makes one-time allocations, such as the norms' gradients
   hidden.mutable_grad().reset();
   const auto meter = std::make_shared<MemoryMeter>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
@@ -99,9 +99,9 @@ constexpr double kSurplus = 1.01;
 
 double mega(int64_t bytes) { return static_cast<double>(bytes) / 1e6; }
 
-// What is kept is at least what the formula counts, and at most a hundredth more and rope's angles. At its peak
-// backward also has the gradients of what it is in: of gate, up and their product, of a norm's result and of the
-// residual stream, with their copies at most 8 inner + 8 hidden a token.
+// Saved bytes are at least those of the formula, and at most one percent more plus rope's angles. At its peak backward
+// also holds the gradients of the current layer, of gate, up and their product, of a norm's output and of the residual
+// stream, with their copies at most 8 inner + 8 hidden per token.
 void check(int64_t batch, at::ScalarType type, int64_t layers, std::span<const Setting> settings) {
   const int64_t element = type == at::kFloat ? 4 : 2;
   const LayerSizes sizes = sizes_of(config(), batch, element);
@@ -130,7 +130,7 @@ class ActivationMemory : public ::testing::Test {
 TEST_F(ActivationMemory, OfOneRowIsThatOfTheFormula) { check(1, at::kFloat, kLayers, kSettings); }
 TEST_F(ActivationMemory, OfSeveralRowsIsToo) { check(2, at::kFloat, kLayers, kSettings); }
 TEST_F(ActivationMemory, InBf16IsHalf) {
-  const Setting some[] = {kNone, kFull};  // GEMMs in bf16 are slow on hosts that have no instructions for them
+  const Setting some[] = {kNone, kFull};  // GEMMs in bf16 are slow on hosts without instructions for them
   check(1, at::kBFloat16, 2, some);
 }
 

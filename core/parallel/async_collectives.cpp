@@ -15,12 +15,12 @@ namespace {
 
 at::Tensor as_it_is(const at::Tensor& received) { return received; }
 
-// [n, ..., s, ...] -> [..., n * s, ...]: parts that arrived one after the other, concatenated along |dim|.
+// [n, ..., s, ...] -> [..., n * s, ...]: concatenates the received parts along |dim|.
 at::Tensor joined(const at::Tensor& parts, int64_t dim) {
   return dim == 0 ? parts.flatten(0, 1) : parts.movedim(0, dim).flatten(dim, dim + 1);
 }
 
-// [..., n * s, ...] -> [n, ..., s, ...], contiguous: the parts along |dim| one after the other.
+// [..., n * s, ...] -> [n, ..., s, ...], contiguous: stacks the parts along |dim|.
 at::Tensor parts_in_a_row(const at::Tensor& x, const ProcessGroup& group, int64_t dim) {
   const int64_t part = divide(x.size(dim), group, "the split dimension");
   return x.unflatten(dim, {group.size(), part}).movedim(dim, 0).contiguous();

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// The runs of tokens of all ranks, rank by rank, and their numbers in the order of tokens.
+// The runs of tokens of all ranks, concatenated by rank, and their indices in sequence order.
 struct RunsOfRanks {
   std::vector<TokenRun> runs;
   std::vector<size_t> in_order;

@@ -43,15 +43,15 @@ std::vector<int64_t> gathered_order(std::span<const int64_t> lengths, int64_t cp
 
 std::vector<RingBlock> ring_blocks(std::span<const int64_t> lengths, int64_t cp, int64_t rank, int64_t owner) {
   std::vector<RingBlock> blocks;
-  int64_t begin = 0;  // of this sequence's tokens, on each rank
+  int64_t begin = 0;  // start of this sequence's tokens on each rank
   for (const int64_t length : lengths) {
     const int64_t chunk = chunk_of(length, cp);
     if (owner == rank) {
       blocks.push_back({begin, 2 * chunk, begin, 2 * chunk, true});  // an early and a late chunk, in order
     } else if (owner < rank) {
-      blocks.push_back({begin, 2 * chunk, begin, chunk, false});  // its early chunk is before both of ours
+      blocks.push_back({begin, 2 * chunk, begin, chunk, false});  // its early chunk precedes both of ours
     } else {
-      blocks.push_back({begin + chunk, chunk, begin, 2 * chunk, false});  // our late chunk is after both of its
+      blocks.push_back({begin + chunk, chunk, begin, 2 * chunk, false});  // our late chunk follows both of its chunks
     }
     begin += 2 * chunk;
   }

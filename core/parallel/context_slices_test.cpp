@@ -49,7 +49,7 @@ TEST(ContextSlices, ALengthThatDoesNotDivideIsRefusedWithTheNumbers) {
   }
 }
 
-// By counting pairs of tokens: what the blocks of all ranks cover is what a causal mask within each sequence shows.
+// Counts pairs of tokens: the blocks of all ranks cover exactly what a causal mask within each sequence allows.
 TEST(RingBlocks, CoverWhatACausalMaskShowsOnceAndEvenly) {
   const std::vector<int64_t> lengths{24, 12};
   const auto sequence_of = [](int64_t token) { return token < 24 ? 0 : 1; };

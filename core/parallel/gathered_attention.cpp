@@ -12,7 +12,7 @@ namespace {
 
 using at::Tensor;
 
-// Tokens of all ranks in sequence order, along dim |dim|.
+// Returns the tokens of all ranks in sequence order, along dim |dim|.
 Tensor gathered(const Tensor& x, ProcessGroup& group, std::span<const int64_t> lengths, int64_t dim) {
   return in_order_of_tokens(gather_into_region(x, group, dim), group.size(), lengths, dim);
 }
@@ -36,8 +36,8 @@ Tensor take_context_slices(const Tensor& x, std::span<const int64_t> lengths, in
   return at::cat(parts, dim);
 }
 
-// Each of the rank's runs of queries meets its sequence's keys up to its own last token, which is what attention does
-// with fewer queries than keys.
+// Each of the rank's runs of queries attends to its sequence's keys up to its own last token, which is what attention
+// does with fewer queries than keys.
 //
 // Shapes in names: b batch, s this rank's tokens, t those of all ranks, q, k query and key heads, n the size of a head.
 Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, ProcessGroup& group,

@@ -51,7 +51,7 @@ void initialise_weights(const at::Tensor& shard, const ShardSpec& spec, const Sh
     const bool normal = init.kind == WeightInit::Kind::normal;
     const Stream stream = torch_stream(device);
     const bool takes_log = init.kind == WeightInit::Kind::log_uniform;
-    // Logarithms of rounded numbers would be rounded twice.
+    // Takes logarithms in fp32: those of rounded numbers would be rounded twice.
     const bool is_short = shard.element_size() < 4;
     const at::Tensor drawn = takes_log && is_short ? at::empty_like(shard, at::kFloat) : shard;
     const DType dtype = *platform_dtype(drawn.scalar_type());

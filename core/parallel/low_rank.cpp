@@ -80,7 +80,7 @@ void LowRankProducts::add_input_grad(const Tensor& grad_si, const Tensor& grad_s
   }
 }
 
-// With the numbers of forward: for |x| itself and for its gradient.
+// Applies dropout with the numbers of forward, to |x| itself or to its gradient.
 Tensor LowRankProducts::dropped(const Tensor& x) const {
   if (dropout_ == 0) return x;
   Generator again(drawn_->key, drawn_->subsequence, drawn_->offset);

@@ -1,8 +1,7 @@
-// What an adapter (LoRA) adds to a linear layer: y[:, columns of a part] += scale * dropout(x) A_part^T B_part^T, with
-// the A of all parts in one product. parallel_linear.h says how it is split; here are the products of one rank, without
-// autograd.
+// The LoRA branch of a linear layer: y[:, columns of a part] += scale * dropout(x) A_part^T B_part^T, with the A of all
+// parts in one GEMM. parallel_linear.h says how it is sharded; these are the GEMMs of one rank, without autograd.
 //
-// Shapes in names as in parallel_linear.cpp, and r the ranks of all parts behind each other.
+// Shapes in names as in parallel_linear.cpp; r is the sum of the ranks of all parts.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,12 +15,11 @@
 
 namespace concord {
 
-// A value for one call; the sinks and the tracker have to live until backward is done. Without parts there is nothing
-// to add.
+// The operands of one call; the sinks and the tracker must live until backward is done. No parts: no adapter.
 struct LowRank {
   struct Part {
-    at::Tensor b;    // [columns, rank], what this rank has of it
-    int64_t column;  // of y on this rank: where its columns begin
+    at::Tensor b;    // [columns, rank], the shard of this rank
+    int64_t column;  // first column in y on this rank
     double scale;
     const GradSink* sink = nullptr;
   };
@@ -30,27 +28,27 @@ struct LowRank {
   const GradSink* sink = nullptr;
   std::vector<Part> parts = {};
   double dropout = 0;
-  RngTracker* rng = nullptr;  // that dropout draws from,
-  bool draws_apart = false;   // on each rank of the group other numbers
+  RngTracker* rng = nullptr;  // source of dropout
+  bool draws_apart = false;   // draw different numbers on each rank of the group
 
   bool empty() const { return parts.empty(); }
 };
 
-// What backward needs of it beside the tensors.
+// The GEMMs, and the state that backward needs in addition to the tensors.
 class LowRankProducts {
  public:
   explicit LowRankProducts(const LowRank& pair);
 
-  // dropout(x) A^T; draws.
+  // Returns dropout(x) A^T; draws random numbers.
   at::Tensor inner(const at::Tensor& x_si, const at::Tensor& a_ri);
-  // Multiplies |z_sr| by the scales, and adds it times B to |y_so|, both in place.
+  // Multiplies |z_sr| by the scales, and adds z B^T to |y_so|, both in place.
   void add_outer(const at::Tensor& y_so, const at::Tensor& z_sr, const at::Tensor* b) const;
 
-  // The derivatives. |z_sr| is scaled.
+  // Return the derivatives. |z_sr| is scaled.
   at::Tensor inner_grad(const at::Tensor& grad_so, const at::Tensor* b) const;
   at::Tensor outer_weight_grad(size_t part, const at::Tensor& grad_so, const at::Tensor& z_sr) const;
   at::Tensor inner_weight_grad(const at::Tensor& grad_sr, const at::Tensor& x_si) const;
-  // Adds to |grad_si|, in place.
+  // Adds to |grad_si| in place.
   void add_input_grad(const at::Tensor& grad_si, const at::Tensor& grad_sr, const at::Tensor& a_ri) const;
 
   size_t parts() const { return parts_.size(); }
@@ -58,7 +56,7 @@ class LowRankProducts {
  private:
   struct Part {
     int64_t column, columns;
-    int64_t row, rank;  // of A
+    int64_t row, rank;  // first row in A, LoRA rank
     double scale;
     std::optional<GradSink> sink;
   };
@@ -70,7 +68,7 @@ class LowRankProducts {
   double dropout_;
   RngTracker* rng_;
   bool draws_apart_;
-  std::optional<Generator::State> drawn_;  // where dropout began to draw
+  std::optional<Generator::State> drawn_;  // state of the generator before dropout
 };
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// A low-rank pair beside a linear layer, against the same sum made of operators that autograd differentiates.
+// The LoRA branch of a linear layer, compared with the same sum composed of operators that autograd differentiates.
 #include "core/parallel/low_rank.h"
 
 #include <ATen/ops/cat.h>
@@ -21,7 +21,7 @@ using at::Tensor;
 
 constexpr int64_t kIn = 10, kOut = 12, kFirst = 3, kSecond = 2;
 
-// Outputs 2 to 6 and 8 to 12 have pairs, of other ranks; the others have none.
+// Outputs 2 to 6 and 8 to 12 have adapters of different ranks; the others have none.
 struct Layer {
   Tensor x = made({5, 2, kIn}), weight = made({kOut, kIn}).requires_grad_(false), bias = made({kOut});
   Tensor a = made({kFirst + kSecond, kIn}), b1 = made({4, kFirst}), b2 = made({4, kSecond});
@@ -102,7 +102,7 @@ TEST(LowRank, AFrozenLayerWithoutAPairKeepsNothingOfItsInput) {
     layer.weight.requires_grad_(!frozen);
     const auto meter = std::make_shared<MemoryMeter>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-    Tensor hidden = layer.x.mul(2);  // lives on only if it is kept
+    Tensor hidden = layer.x.mul(2);  // kept alive only if it is saved
     layer.x = hidden;
     ProcessGroup& one = initialize({}).group(GroupKind::tp);
     const Tensor y = with_pair ? layer.run(0, false) : column_parallel_linear(hidden, layer.weight, {}, one);

@@ -12,19 +12,19 @@
 namespace concord {
 namespace {
 
-// The moves of one direction, as data: a mapping is a pair of them.
+// The collective of one direction, as data: a mapping is a pair of them.
 enum class Move { none, sum, gather, reduce_scatter, exchange };
 
 struct Mapping {
   Move forward;
   Move backward;
   int64_t dim = 0;
-  int64_t joined_dim = 0;  // for an exchange, whose |dim| is the split one
+  int64_t joined_dim = 0;  // only for exchange, whose |dim| is the split one
 };
 
 at::Tensor moved(const at::Tensor& x, Move move, ProcessGroup& group, int64_t dim, int64_t joined_dim) {
   switch (move) {
-    case Move::none: return x;  // autograd makes a view of an input that is returned
+    case Move::none: return x;  // autograd creates a view of an input that is returned
     case Move::sum: return all_reduce_(x.clone(at::MemoryFormat::Contiguous), group).take();
     case Move::gather: return gather(x, group, dim).take();
     case Move::reduce_scatter: return reduce_scatter(x, group, dim).take();
@@ -80,8 +80,8 @@ struct AsyncAllToAll::State {
   const std::vector<int64_t> sent, received;
   const bool waits;
   std::optional<PendingTensor> moving = {};
-  at::Tensor kept = {};     // what is being sent
-  at::Tensor arrived = {};  // what came, if it was waited for
+  at::Tensor kept = {};     // the tensor being sent
+  at::Tensor arrived = {};  // the received tensor, once it was waited for
 
   void begin(const at::Tensor& x, bool back) {
     kept = x;
@@ -96,7 +96,7 @@ struct AsyncAllToAll::State {
   }
 };
 
-// Of the shape that the rows are going to have, without memory for them.
+// The placeholder has the shape of the rows, but no memory.
 AsyncAllToAll::AsyncAllToAll(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent,
                              std::vector<int64_t> received, bool waits)
     : state_(std::make_shared<State>(State{group, std::move(sent), std::move(received), waits})), ticket_(x) {
@@ -117,7 +117,7 @@ at::Tensor AsyncAllToAll::take() {
   return ops::differentiable("the end of an exchange of rows", {std::exchange(ticket_, {})}, end,
                              [state = state_](const ops::Backward& back) {
                                state->begin(back.grad, /*back=*/true);
-                               return ops::Tensors{back.grad};  // of the ticket: not looked at
+                               return ops::Tensors{back.grad};  // gradient of the placeholder, which is ignored
                              });
 }
 

@@ -1,7 +1,6 @@
-// Moves of core/parallel/async_collectives.h with their derivatives: what Megatron calls the mappings of a parallel
-// region. The gradient of a tensor moves the opposite way, and its state follows from that of the tensor: the gradient
-// of something whole that each rank uses in its own computation is partial, that of a sum is whole, that of parts is
-// split.
+// The collectives of core/parallel/async_collectives.h with derivatives: Megatron's mappings of a parallel region. The
+// gradient of a tensor moves in the opposite direction, and its state follows from that of the tensor: the gradient of
+// a whole tensor that each rank uses in its own computation is partial, that of a sum is whole, that of parts is split.
 //
 //                             forward                backward               Megatron's name
 //   copy_to_region            -                      partial -> whole       copy_to_tensor_model_parallel_region
@@ -11,10 +10,10 @@
 //   exchange_in_region        split a -> split b     split b -> split a     all_to_all
 //   exchange_rows_in_region   rows to other ranks    rows back from them    all_to_all with splits
 //
-//   AsyncAllToAll             like exchange_rows_in_region, launched and awaited separately
+//   AsyncAllToAll             exchange_rows_in_region in two halves, between which other work is issued
 //
-// The dim is the last one for tensor parallelism and the token dim for sequence parallelism. A group of one costs
-// nothing. Threads: as in async_collectives.h; backward runs on the autograd thread, in the same order on all ranks.
+// The dim is the last one for tensor parallelism, that of the tokens for sequence parallelism. Free in a group of one.
+// Threads: same as async_collectives.h; backward runs on autograd's thread, in the same order on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -35,20 +34,21 @@ at::Tensor exchange_in_region(const at::Tensor& x, ProcessGroup& group, int64_t 
 at::Tensor exchange_rows_in_region(const at::Tensor& x, ProcessGroup& group, const std::vector<int64_t>& sent,
                                    const std::vector<int64_t>& received);
 
-// exchange_rows_in_region from its construction to take(). What is computed in between runs in parallel with it, and so
-// does the backward of that with the backward of the exchange: autograd takes the latest operations first. With |waits|
-// the halves are the same operations in the same order, and only the waiting is at once: results are equal to the bit.
+// exchange_rows_in_region(), split into its launch (the constructor) and take(). Work in between runs in parallel with
+// it, and so does the backward of that work with the backward of the exchange: autograd runs the latest operations
+// first. With |waits| the operations and their order are the same, but the launch also waits: results are bitwise
+// identical.
 class AsyncAllToAll {
  public:
   AsyncAllToAll(const at::Tensor& x, ProcessGroup& group, std::vector<int64_t> sent, std::vector<int64_t> received,
                 bool waits);
-  // The rows. Once.
+  // Returns the rows. Call only once.
   at::Tensor take();
 
  private:
   struct State;
   std::shared_ptr<State> state_;
-  at::Tensor ticket_;  // stands for the rows until they are there, so that autograd sees one after the other
+  at::Tensor ticket_;  // placeholder that orders launch and wait in the autograd graph
 };
 
 }  // namespace concord

@@ -20,10 +20,11 @@ Tensor counts_of(const Tensor& ends) {
   return counts;
 }
 
-// Rows that come rank by rank, counts [ranks, experts] of them, by expert. On the device of |counts|; never waits.
+// Sorts rows that arrive by rank, counts [ranks, experts] of them, by expert. Computed on the device of |counts|; never
+// waits.
 ExpertOrder order_of_received(const Tensor& counts, int64_t rows) {
   const Tensor ends = counts.flatten().cumsum(0);
-  // The number of blocks that end before a row is the number of its own.
+  // The number of blocks that end before a row is the index of its own block.
   const Tensor block = at::arange(rows, ends.options()).unsqueeze(1).ge(ends).sum(1);
   return order_by_expert(block.remainder(counts.size(1)).unsqueeze(1), counts.size(1));
 }
@@ -42,7 +43,7 @@ MoeDispatch plan_dispatch(const Tensor& ends, ProcessGroup& group) {
   const int64_t ranks = group.size(), experts = divide(ends.size(0), group, "the list of experts");
   const Tensor all = gather(counts_of(ends).unsqueeze(0), group, 0).take();  // [ranks, all experts]
   const Tensor blocks = all.view({ranks, ranks, experts}).sum(2);            // [from, to]
-  const Tensor host = blocks.cpu();                                          // the wait
+  const Tensor host = blocks.cpu();                                          // synchronises with the device
   const int64_t* count = host.const_data_ptr<int64_t>();
   MoeDispatch plan;
   for (int64_t other = 0; other < ranks; ++other) {

@@ -1,6 +1,5 @@
-// A rank's part of a weight that is held in 4 bits (core/ops/precision/nf4.h), with the values that the part has in the
-// whole weight: blocks of 256 absmax and their mean are those of all ranks together. 0.516 bytes per element.
-// Threads: any, at the same time.
+// A rank's shard of an NF4 weight (core/ops/precision/nf4.h). Its values are those of the whole weight: the blocks of
+// 256 absmax and their mean span all ranks. 0.516 bytes per element. Threads: any, concurrently.
 #pragma once
 
 #include <vector>
@@ -12,16 +11,16 @@ namespace concord {
 
 class Nf4Weight {
  public:
-  // Of some blocks, how their absmax was quantised in the global tensor that they are of.
+  // Quantisation of the absmax of some blocks in their global tensor.
   struct Part {
-    ShardRun blocks;    // of the rank's blocks, and their numbers in the global tensor
+    ShardRun blocks;    // indices of the rank's blocks, here and in the global tensor
     at::Tensor scales;  // on the device
     double mean;
   };
 
   Nf4Weight(at::Tensor codes, at::Tensor absmax_codes, std::vector<Part> parts);
 
-  // [rows, columns] in |type|; computed on each call.
+  // Returns the weight [rows, columns] in |type|; computed on each call.
   at::Tensor dequantised(c10::ScalarType type) const;
   int64_t bytes() const;
 

@@ -19,9 +19,9 @@
 namespace concord {
 namespace {
 
-// Shapes in names: i, o the features in and out that this rank has (all of them on the side that is not cut), s the
-// tokens, p this rank's share of them under sequence parallelism, else all. Between tokens and features there may be
-// more dims, the batch.
+// Shapes in names: i, o the input and output features of this rank (all of them on the side that is not split), s the
+// tokens, p this rank's part of them under sequence parallelism, otherwise all. There may be more dims between tokens
+// and features, such as the batch.
 
 using at::Tensor;
 using ops::Backward;
@@ -44,7 +44,7 @@ void check(const Tensor& x, const Tensor& weight, const ProcessGroup& group, con
   if (options.pieces < 1) refuse(fmt::format("pieces is {}; must be >= 1", options.pieces));
 }
 
-// An operand of the weight gradient; with sequence parallelism one of the two is this rank's share of the tokens.
+// An operand of the weight gradient; with sequence parallelism one of the two is this rank's part of the tokens.
 struct Operand {
   Tensor value;
   bool is_share = false;
@@ -54,8 +54,8 @@ struct Operand {
 
 bool is_put_off(const std::optional<GradSink>& sink) { return sink && sink->later != nullptr; }
 
-// If the weight gradient is deferred, so are its operands: only the share is kept and gathered again later, since the
-// whole is as large as that of all ranks. Ranks of a group run deferred work in the same order.
+// Defers the weight gradient. Keeps only this rank's part of operands that are split along tokens and gathers them
+// again later, since the whole is larger by the number of ranks. Ranks of a group run deferred work in the same order.
 void defer_wgrad(const GradSink& sink, ProcessGroup& group, Operand grad, Operand x, Fp8Layer* fp8) {
   grad.value = grad.value.detach();
   x.value = x.value.detach();
@@ -63,7 +63,7 @@ void defer_wgrad(const GradSink& sink, ProcessGroup& group, Operand grad, Operan
       [&group, grad, x, fp8](Tensor& main) { add_linear_weight_grad(main, grad.whole(group), x.whole(group), fp8); });
 }
 
-// partial -> whole, or split along tokens.
+// partial -> whole, or split along tokens with sequence parallelism.
 PendingTensor combined(const Tensor& partial_so, ProcessGroup& group, bool sequence_parallel) {
   return sequence_parallel ? reduce_scatter(partial_so, group, 0) : all_reduce_(partial_so, group);
 }
@@ -71,18 +71,19 @@ PendingTensor combined(const Tensor& partial_so, ProcessGroup& group, bool seque
 Tensor values_of(const Tensor& weight, const ParallelLinearOptions& options, c10::ScalarType type) {
   return options.nf4 == nullptr ? weight : options.nf4->dequantised(type);
 }
-// Values in 4 bits are computed again.
+// NF4 values are dequantised again in backward.
 Tensor weight_to_keep(const Tensor& weight, const ParallelLinearOptions& options) {
   return options.nf4 == nullptr ? weight : Tensor();
 }
 
-// What backward needs of |x|: nothing where all that it is multiplied with is frozen.
+// Returns the part of |x| that backward needs: undefined if everything it is multiplied with is frozen.
 Tensor input_to_keep(const Tensor& x, const Tensor& weight, const LowRank& pair) {
   return weight.requires_grad() || (!pair.empty() && pair.a_ri.requires_grad()) ? x : Tensor();
 }
 
 // ---------------------------------------------------------------------------------------------------------- low rank
-// Its tensors come behind those of the layer: z, A and the Bs behind what is saved, A and the Bs behind the inputs.
+// The adapter's tensors follow those of the layer: z, A and the Bs after the saved tensors, A and the Bs after the
+// inputs.
 
 constexpr size_t kLayerInputs = 3;  // x, weight, bias
 constexpr size_t kLayerSaved = 2;   // x, weight
@@ -94,7 +95,7 @@ Tensors inputs_with(const LowRank& pair, Tensors inputs) {
   return inputs;
 }
 
-// Adds it to forward->output. |move| takes the inner side to where the outer one needs it.
+// Adds the adapter's output to forward->output. |move| communicates the inner activations.
 template <class Move>
 void add_pair(const LowRank& pair, LowRankProducts& products, const Tensor& x, const Move& move, Forward* forward) {
   if (pair.empty()) return;
@@ -105,7 +106,7 @@ void add_pair(const LowRank& pair, LowRankProducts& products, const Tensor& x, c
   products.add_outer(forward->output, z, &forward->saved[kLayerSaved + 2]);
 }
 
-// Adds its gradients to those of the layer. |move| is the way back.
+// Appends the adapter's gradients to those of the layer. |move| is the inverse communication.
 template <class Move>
 void add_pair_grads(const Backward& b, const LowRankProducts& products, const Move& move, Tensors* result) {
   if (products.parts() == 0) return;
@@ -126,7 +127,7 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLi
   const Tensor& x_pi = b.saved[0];
   const bool now = b.needed[1] && !is_put_off(sink);
   std::optional<PendingTensor> gathered_si;
-  if (sequence_parallel && now) gathered_si = gather(x_pi, group, 0);  // beside the input's half
+  if (sequence_parallel && now) gathered_si = gather(x_pi, group, 0);  // in parallel with the input gradient
   std::optional<PendingTensor> summed_pi;
   if (b.needed[0]) {
     const Tensor partial_si =
@@ -134,7 +135,7 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLi
     summed_pi = combined(partial_si, group, sequence_parallel);
   }
   Tensors result(kLayerInputs);
-  if (now) {  // beside the sum
+  if (now) {  // in parallel with the reduction
     result[1] = accumulate_wgrad(sink, b.grad, gathered_si ? gathered_si->take() : x_pi, options.fp8);
   }
   if (b.needed[1] && !now) defer_wgrad(*sink, group, {b.grad}, {x_pi, sequence_parallel}, options.fp8);
@@ -145,8 +146,8 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLi
 
 // --------------------------------------------------------------------------------------------------------------- row
 
-// Tokens in |pieces| parts such that the parts of the result, put behind each other, are the rank's result: under
-// sequence parallelism a part has some tokens of every rank's share.
+// Splits tokens into |pieces| chunks such that the concatenated results are the rank's result: under sequence
+// parallelism a chunk has some tokens of every rank's part.
 std::vector<Tensor> pieces_of(const Tensor& x_si, int64_t pieces, int64_t shares) {
   const Tensor split = x_si.unflatten(0, {shares, pieces, x_si.size(0) / (shares * pieces)});
   std::vector<Tensor> parts;

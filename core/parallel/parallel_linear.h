@@ -1,23 +1,22 @@
-// Linear layers split over a tensor-parallel group, with their communication overlapping their GEMMs.
+// Linear layers sharded over a tensor-parallel group, with communication that overlaps their GEMMs.
 //
 //   column  weight [out / n, in], a part of the outputs: x is whole, or split along its tokens (sequence parallelism);
 //           y is split along its last dim
 //   row     weight [out, in / n], a part of the inputs: x is split along its last dim, y is whole, or split along its
 //           tokens; the bias [out] is added after the sum
 //
-// Tokens are dim 0. Under sequence parallelism column keeps its own tokens only and gathers the others again in
-// backward, while the input's gradient is computed; that gradient's sum runs in parallel with the weight gradient.
-// Gradients of biases and norms of a layer that sees its own tokens only are partial over the group: reducing them is
-// left to the code that finalises gradients. Sinks and the weight's half: core/ops/linear.h. Errors: ConfigError with
-// the layer's name, the sizes and the degree.
-// |group| has to live until backward is done.
+// Tokens are dim 0. Under sequence parallelism a column layer saves only its own tokens and gathers the others again in
+// backward, in parallel with the input gradient; the reduction of that gradient runs in parallel with the weight
+// gradient. Gradients of biases and norms of a layer that processes only its own tokens are partial over the group:
+// finalize_grads reduces them. Sinks and wgrad: core/ops/linear.h. Throws ConfigError with the layer's name, the sizes
+// and the degree. |group| must live until backward is done.
 //
-// A low-rank pair (low_rank.h) beside a layer is split as the layer is, and its inner side, of the size of its rank, is
-// what moves between ranks:
-//   column  A whole, on x as it comes; B a part of the outputs. The gradient of A is partial over the group if x is
+// A LoRA adapter (low_rank.h) of a layer is sharded like the layer. Only its inner activations, of the size of its
+// rank, are communicated:
+//   column  A is whole, applied to the local x; B is sharded by outputs. The gradient of A is partial over the group if
+//           x is split along tokens
+//   row     A is sharded by inputs; B is whole, applied to the sum. The gradient of B is partial over the group if y is
 //           split along tokens
-//   row     A a part of the inputs; B whole, on the sum. The gradient of B is partial over the group if y is split
-//           along tokens
 #pragma once
 
 #include <cstdint>
@@ -33,16 +32,16 @@ class Fp8Layer;
 class Nf4Weight;
 
 struct ParallelLinearOptions {
-  std::string name = "linear";     // for errors
-  bool sequence_parallel = false;  // the side that is not cut by features is split along tokens
-  // row: its tokens are computed in this many pieces, the sum of one in parallel with the GEMM of the next. A result
-  // does not depend on it. Tokens that do not divide by it, or by it times the group, are computed in one piece.
+  std::string name = "linear";     // used in error messages
+  bool sequence_parallel = false;  // the side that is not split by features is split along tokens
+  // row: number of chunks of tokens; the reduction of one overlaps with the GEMM of the next. The result does not
+  // depend on it. Tokens that are not divisible by it (times the group under sequence parallelism) are computed in one
+  // chunk.
   int64_t pieces = 1;
-  // The weight's values, computed where they are needed, in forward and again in backward; of |weight| only the shape
-  // and type count then. Has to live until backward is done.
+  // NF4 values of the weight, dequantised in forward and again in backward; only the shape and type of |weight| are
+  // then used. Must live until backward is done.
   const Nf4Weight* nf4 = nullptr;
-  Fp8Layer* fp8 =
-      nullptr;  // its GEMMs are of 8-bit floats (core/ops/precision/fp8_layer.h); has to live until backward is done
+  Fp8Layer* fp8 = nullptr;  // FP8 GEMMs (core/ops/precision/fp8_layer.h); must live until backward is done
 };
 
 at::Tensor column_parallel_linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,

@@ -16,7 +16,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-// What backward needs in addition to the inputs. Owned by the node of the graph.
+// State that backward needs in addition to the inputs. Owned by the graph node.
 struct RecomputedSegment : torch::CustomClassHolder {
   TensorFunction function;
   RngTracker* rng = nullptr;
@@ -24,7 +24,7 @@ struct RecomputedSegment : torch::CustomClassHolder {
   std::string stream;            // the stream that was current
 };
 
-// The first run of a segment on this thread.
+// Whether this thread is in the first run of a segment.
 thread_local bool is_first_run = false;
 struct FirstRun {
   bool before = std::exchange(is_first_run, true);
@@ -39,8 +39,8 @@ variable_list detached(const variable_list& inputs) {
   return copies;
 }
 
-// Propagates the defined gradients of |outputs| back through the graph of the second run. Parameters get theirs on the
-// way.
+// Propagates the defined gradients of |outputs| back through the graph of the second run. Parameters get theirs in
+// passing.
 void carry_back(const variable_list& outputs, const variable_list& gradients) {
   variable_list roots;
   variable_list root_gradients;
@@ -54,7 +54,7 @@ void carry_back(const variable_list& outputs, const variable_list& gradients) {
 
 class Recomputed : public torch::autograd::Function<Recomputed> {
  public:
-  // |anchor| needs a gradient, so that there is a node even if only parameters do.
+  // |anchor| requires a gradient, so that a node exists even if only parameters do.
   static variable_list forward(torch::autograd::AutogradContext* context,
                                const c10::intrusive_ptr<RecomputedSegment>& segment, const at::Tensor& /*anchor*/,
                                at::TensorList inputs) {
@@ -79,14 +79,14 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
       }
       carry_back(outputs, gradients);
     }
-    variable_list results{{}, {}};  // of the segment and the anchor
+    variable_list results{{}, {}};  // gradients of the segment and the anchor
     for (const at::Tensor& input : inputs) results.push_back(input.grad());
     return results;
   }
 };
 
-// Memory that is given back until backward. Does not keep the tensor alive: hooks live as long as the graph, and the
-// memory as long as somebody needs it.
+// Memory that is freed until backward. Does not keep the tensor alive: hooks live as long as the graph, and the memory
+// as long as it is in use.
 class ReleasedValues {
  public:
   ReleasedValues(const at::Tensor& made, std::function<at::Tensor()> again)
@@ -96,7 +96,7 @@ class ReleasedValues {
     storage->set_nbytes(size_t{0});
   }
 
-  // Once, however often it is called.
+  // Fills the memory on the first call.
   void fill() {
     const auto again = std::exchange(again_, nullptr);
     const auto storage = storage_.lock();

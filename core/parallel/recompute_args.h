@@ -1,4 +1,4 @@
-// Which layers of a model chunk are recomputed together (core/parallel/recompute.h); needs no libtorch.
+// Options of activation recomputation (core/parallel/recompute.h); independent of libtorch.
 #pragma once
 
 #include <cstdint>
@@ -7,12 +7,12 @@
 
 namespace concord {
 
-// Names and meaning are Megatron's and ROLL's.
+// Named as in Megatron and ROLL, with the same meaning.
 struct RecomputeArgs {
-  std::string granularity = "";           // recompute_granularity: empty, "full" or "selective"
-  std::string method = "uniform";         // recompute_method, of "full": "uniform" or "block"
-  int64_t num_layers = 1;                 // recompute_num_layers: of a unit (uniform), or how many at all (block)
-  std::vector<std::string> modules = {};  // recompute_modules, of "selective"; none: core_attn
+  std::string granularity = "";    // recompute_granularity: empty, "full" or "selective"
+  std::string method = "uniform";  // recompute_method, for "full": "uniform" or "block"
+  int64_t num_layers = 1;          // recompute_num_layers: layers per unit (uniform), or recomputed layers (block)
+  std::vector<std::string> modules = {};  // recompute_modules, for "selective"; empty: core_attn
   bool operator==(const RecomputeArgs&) const = default;
 };
 

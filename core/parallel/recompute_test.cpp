@@ -76,10 +76,10 @@ class Network {
   std::vector<at::Tensor> weights_;
 };
 
-// Code that computes in another way in training than in evaluation does the same in both runs.
+// Code that behaves differently in training and in evaluation does the same in both runs.
 TEST(Recompute, BothRunsAreDifferentiated) {
   RngTracker rng{kSeeds};
-  std::vector<std::pair<bool, bool>> runs;  // gradient mode, and what is said of it
+  std::vector<std::pair<bool, bool>> runs;  // gradient mode, and is_differentiating()
   const auto note = [&](const std::vector<at::Tensor>& in) {
     runs.emplace_back(at::GradMode::is_enabled(), is_differentiating());
     return std::vector<at::Tensor>{in[0].mul(2)};
@@ -130,7 +130,7 @@ TEST(Recompute, GradientsAndRandomStatesAreBitForBitThoseWithoutIt) {
   expect_same_bits(gradients_with(recompute_plan(block, kStackLayers)), plain);
 }
 
-// A norm before two products with weights, which keep their input; |again| counts how often it is computed again.
+// A norm before two GEMMs, which save their input; |again| counts the recomputations.
 struct NormedProduct {
   at::Tensor x = numbers({kRows, kWidth}, 99).requires_grad_(true);
   at::Tensor weight = numbers({kWidth, kWidth}, 1).requires_grad_(true);
@@ -178,7 +178,7 @@ TEST(RecomputeValues, TakeNoMemoryUntilTheyAreNeededAndNoneAfterwards) {
 
 TEST(RecomputeValues, AreNotComputedAgainIfNobodyKeptThem) {
   NormedProduct product;
-  product.weight = product.weight.detach();  // so that products need no input for their gradients
+  product.weight = product.weight.detach();  // so that the GEMMs need no input for their gradients
   product.run(false).sum().backward();
   EXPECT_EQ(product.again, 0);
   EXPECT_TRUE(product.x.grad().defined());
@@ -242,8 +242,8 @@ int64_t kept_for_backward(const std::vector<LayerRun>& plan) {
   return meter->held;
 }
 
-// Formula: one activation is kRows * kWidth floats. A plain layer keeps three of them (what tanh gave, the mask, the
-// product); a unit that is recomputed keeps its output only.
+// One activation is kRows * kWidth floats. A plain layer saves three of them (output of tanh, mask, product); a
+// recomputed unit saves only its output.
 TEST(Recompute, MemoryBetweenForwardAndBackwardFollowsTheFormula) {
   constexpr int64_t kActivation = kRows * kWidth * 4;
   EXPECT_EQ(kept_for_backward({{0, kStackLayers, false}}), 3 * kStackLayers * kActivation);

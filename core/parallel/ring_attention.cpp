@@ -27,7 +27,7 @@ using ops::Tensors;
 
 // Shapes in names: 2 keys and values, b batch, s this rank's tokens, q, k query and key heads, n the size of a head.
 
-// Where a rank stands in the ring, and what goes around. Step t of a rank is about what rank - t owns.
+// The position of a rank in the ring, and the buffers that are passed. Step t of a rank processes the keys of rank - t.
 struct Ring {
   ProcessGroup* group;
   std::vector<int64_t> lengths;
@@ -36,7 +36,7 @@ struct Ring {
   int64_t size() const { return group->size(); }
   int64_t owner(int64_t step) const { return (group->rank() - step + size()) % size(); }
   std::vector<RingBlock> blocks(int64_t step) const { return ring_blocks(lengths, size(), group->rank(), owner(step)); }
-  // Sends |mine| to the next rank and receives the same from the previous one.
+  // Sends |mine| to the next rank and receives |next| from the previous one.
   Work pass(const Tensor& mine, const Tensor& next) const {
     const int64_t rank = group->rank();
     return group->batch_p2p(std::array{send(mine, (rank + 1) % size()), recv(next, (rank - 1 + size()) % size())});
@@ -50,7 +50,7 @@ AttentionOptions of_block(const RingBlock& block, const AttentionOptions& option
 Tensor tokens(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(1, begin, count); }
 Tensor weight_of(const Tensor& lse_bqs) { return lse_bqs.transpose(1, 2).unsqueeze(-1); }  // bsq1
 
-// |out_bsqn| and |lse_bqs| are what the queries have seen so far, in the type of sums; |more| is what they see now.
+// Merges |more|, the attention on further keys, into |out_bsqn| and |lse_bqs|, which are of the type of sums.
 void merge(const Tensor& out_bsqn, const Tensor& lse_bqs, const AttentionForward& more) {
   const Tensor both_bqs = at::logaddexp(lse_bqs, more.lse);
   out_bsqn.mul_(weight_of(lse_bqs.sub(both_bqs).exp_()));
@@ -89,14 +89,14 @@ AttentionForward forward(const Tensor& q_bsqn, const Tensor& k_bskn, const Tenso
   return {out.to(q_bsqn.scalar_type()), lse};
 }
 
-// The gradients of keys and values collect on the way around: what a rank adds is computed while that of the ranks
-// before it is still arriving, and one more step brings the sum home.
+// The gradients of keys and values are accumulated around the ring: a rank computes its summand while the sum of the
+// previous ranks is still arriving, and one more step returns the sum to its owner.
 Tensors backward(const Tensor& grad_bsqn, const Tensor& q_bsqn, const Tensor& k_bskn, const Tensor& v_bskn,
                  const AttentionForward& whole, const Ring& ring) {
   const auto sums = whole.lse.options();
   Tensor held_2bskn = at::stack({k_bskn, v_bskn});
   Tensor dq_bsqn = at::zeros(q_bsqn.sizes(), sums);
-  Tensor collected_2bskn;  // of the keys that are held
+  Tensor collected_2bskn;  // gradients of the held keys and values
   Work arrival;            // of |collected_2bskn|
   for (int64_t step = 0; step < ring.size(); ++step) {
     const bool last = step + 1 == ring.size();

@@ -9,13 +9,13 @@
 namespace concord {
 namespace {
 
-// One dimension of a block: what it covers of the global tensor, and its position in the rank's tensor.
+// One dimension of a block: its range in the global tensor, and its position in the rank's tensor.
 struct Extent {
   int64_t global;       // size of the global tensor
   int64_t begin;        // first index of the block there
   int64_t length;       // number of elements
   int64_t local;        // size of the rank's tensor
-  int64_t local_begin;  // where the block begins in it
+  int64_t local_begin;  // start of the block in it
 };
 
 struct Part {
@@ -23,7 +23,7 @@ struct Part {
   int64_t length;
 };
 
-// The part of |size| elements that the rank has.
+// Returns the part of |size| elements that the rank holds.
 Part part_of(const ShardSpec& spec, const std::optional<ShardAxis>& cut, int64_t size, const ShardPlace& place,
              const std::string& what) {
   if (!cut) return {0, size};
@@ -92,7 +92,7 @@ std::vector<ShardSpec::Piece> pieces_of(const ShardSpec& spec) {
   return {{spec.name, spec.dims[spec.fused_dim].size}};
 }
 
-// The size of one dimension on the rank, padding included.
+// Returns the size of one dimension on the rank, including padding.
 int64_t local_size(const ShardSpec& spec, const ShardPlace& place, size_t d) {
   const ShardSpec::Dim& dim = spec.dims[d];
   if (d != spec.fused_dim || spec.pieces.empty()) {
@@ -107,7 +107,7 @@ int64_t local_size(const ShardSpec& spec, const ShardPlace& place, size_t d) {
 Extent extent_of(const ShardSpec& spec, const ShardPlace& place, size_t d, int64_t local) {
   const ShardSpec::Dim& dim = spec.dims[d];
   const Part part = part_of(spec, dim.cut, std::max(dim.size, dim.padded), place, dim_text(d));
-  // What lies beyond |size| is padding.
+  // Elements beyond |size| are padding.
   const int64_t length = std::clamp<int64_t>(dim.size - part.begin, 0, part.length);
   return {dim.size, part.begin, length, local, 0};
 }
@@ -127,12 +127,12 @@ class RunCutter {
 
   void cut(std::vector<ShardRun>& runs) {
     if (std::any_of(dims_.begin(), dims_.end(), [](const Extent& dim) { return dim.length == 0; })) return;
-    // The innermost dimension that is not fully covered bounds a run; all dimensions inside it are contiguous in both.
+    // The innermost dimension that is not fully covered bounds a run; all inner dimensions are contiguous in both.
     size_t inner = dims_.size() - 1;
     while (inner > 0 && whole(inner)) --inner;
     run_length_ = dims_[inner].length * global_stride_[inner];
     run_stride_ = inner > 0 ? global_stride_[inner - 1] : run_length_;
-    // Further out, runs follow each other at one stride, as long as they are adjacent on the rank.
+    // Further out, runs are at one stride, as long as they are adjacent on the rank.
     size_t outer = inner;
     count_ = run_length_;
     while (outer > 0 && dims_[outer].length == dims_[outer].local &&
@@ -146,7 +146,7 @@ class RunCutter {
  private:
   bool whole(size_t d) const { return dims_[d].length == dims_[d].global && dims_[d].length == dims_[d].local; }
 
-  // All positions of the dimensions before |outer|; from there on one run covers the block.
+  // Visits all positions of the dimensions before |outer|; one run covers the dimensions after it.
   void walk(std::vector<ShardRun>& runs, size_t d, size_t outer, int64_t global, int64_t local) const {
     if (d == outer) {
       for (size_t k = d; k < dims_.size(); ++k) {
@@ -184,7 +184,7 @@ void cut_stack(std::vector<Extent> dims, const std::string& name, std::vector<Sh
   }
 }
 
-// |count| elements of |run| starting at its element |first|, as a regular part: within one row, or whole rows.
+// Returns |count| elements of |run| starting at element |first|, as a regular part: within one row, or whole rows.
 ShardRun piece_of(const ShardRun& run, int64_t first, int64_t count) {
   ShardRun piece = run;
   piece.local = run.local + first;
@@ -194,7 +194,7 @@ ShardRun piece_of(const ShardRun& run, int64_t first, int64_t count) {
   return piece;
 }
 
-// A rank among all that hold the same elements; |first| is the same for all of these, and no others.
+// A rank among all replicas of its elements; |first| identifies the set of replicas.
 struct Replica {
   Replicas holders;
   int64_t first;
@@ -280,7 +280,7 @@ std::vector<ShardRun> cut_runs(const std::vector<ShardRun>& runs, int64_t begin,
     int64_t at = std::max(begin, run.local) - run.local;
     const int64_t last = std::min(end, run.local + run.count) - run.local;
     while (at < last) {
-      // The rest of a partial row, then whole rows, then the beginning of one.
+      // The rest of a partial row, then whole rows, then the start of one.
       const int64_t in_row = at % run.run_length, left = last - at;
       int64_t count = std::min(run.run_length - in_row, left);
       if (in_row == 0 && left > run.run_length) count = left / run.run_length * run.run_length;

@@ -1,12 +1,11 @@
-// How one parameter is laid out over the ranks of a job: the one description of it. Initialisation uses it now; import
-// and export of HF weights, gradient reduction, the norm, the optimizer's shards and checkpoints are to use the same.
+// The sharding of one parameter over the ranks of a job: the only description of it. Initialisation, import and export
+// of HF weights, gradient reduction, the norm, the optimizer's shards and checkpoints use it.
 //
-// A parameter is one tensor on a rank. Globally it represents one or more tensors with their own names, as HF has
-// them:
+// A parameter is one tensor on a rank. Globally it represents one or more tensors with their own names, as in HF files:
 //   a plain weight      one tensor
 //   fused pieces        q, k, v or gate, up concatenated along |fused_dim|; a split there splits each piece separately.
-//                       Where they are |joined| they are one tensor globally too
-//   stacked             dims[0] numbers tensors: expert 7 of a stack is the tensor whose name has "7" in place of "{}"
+//                       If they are |joined| they are one tensor globally too
+//   stacked             dims[0] is an index of tensors: expert 7 of a stack is the tensor with "7" for "{}" in its name
 // Every element of every rank thus has a global address (tensor name, row-major index within that tensor), which does
 // not depend on the layout. Pure values; threads: any.
 #pragma once
@@ -30,21 +29,21 @@ const char* to_string(ShardAxis axis);
 struct ShardSpec {
   struct Dim {
     int64_t size;                       // global, without padding
-    std::optional<ShardAxis> cut = {};  // the axis that splits it into equal parts
-    int64_t padded = 0;  // the size that is split, where it is more than |size|: the vocabulary. 0: as |size|
+    std::optional<ShardAxis> cut = {};  // axis that splits the dim into equal parts
+    int64_t padded = 0;                 // size that is split, if larger than |size|: the padded vocabulary; 0: |size|
   };
   struct Piece {
-    std::string name;  // of the global tensor
+    std::string name;  // name of the global tensor
     int64_t size;      // along fused_dim
   };
 
-  std::string name = {};  // of the parameter, the same under every layout
+  std::string name = {};  // name of the parameter, the same for every layout
   std::vector<Dim> dims = {};
   size_t fused_dim = 0;
   std::vector<Piece> pieces = {};  // empty: one tensor, called |name|
-  bool joined = false;             // the pieces are parts of one global tensor, called |name|, in this order
+  bool joined = false;             // the pieces are consecutive parts of one global tensor called |name|
   bool stacked = false;
-  std::vector<GroupKind> replicated_over = {};  // the groups whose ranks hold the same elements
+  std::vector<GroupKind> replicated_over = {};  // groups whose ranks hold the same elements
 };
 
 // The coordinates of a rank on the axes that split.
@@ -58,26 +57,26 @@ struct ShardPlace {
 };
 ShardPlace shard_place(const RankLayout& layout, int64_t rank);
 
-// The ranks that hold the same elements of a parameter, and which of them a rank is.
+// The ranks that hold the same elements of a parameter, and the index of a rank among them.
 struct Replicas {
   int64_t count = 1;
   int64_t index = 0;
   bool operator==(const Replicas&) const = default;
 };
-// Those in |within| alone, where it is given; |rank| is one of it.
+// Counts only the replicas in |within|, if given; |rank| must be in it.
 Replicas replicas_of(const ShardSpec& spec, const RankLayout& layout, int64_t rank,
                      const std::optional<RankRange>& within = {});
 
-// The shape of the rank's tensor, padding included. Throws ConfigError, with the parameter, the numbers and what to
-// change, for a size that its axis does not divide, pieces that do not add up, padding of a fused dimension and the
-// like.
+// Returns the shape of the rank's tensor, including padding. Throws ConfigError, with the parameter, the numbers and
+// what to change, for a size that its axis does not divide, pieces that do not add up, padding of a fused dimension and
+// similar errors.
 std::vector<int64_t> local_shape(const ShardSpec& spec, const ShardPlace& place);
 
 // A part of the rank's tensor that is contiguous there and regular in its global tensor: element i has the global index
 // offset + (i / run_length) * run_stride + i % run_length.
 struct ShardRun {
   std::string tensor;
-  int64_t local = 0;  // where it begins in the rank's tensor
+  int64_t local = 0;  // first element in the rank's tensor
   int64_t count = 0;
   int64_t offset = 0;  // global index of its first element
   int64_t run_length = 0;
@@ -85,10 +84,10 @@ struct ShardRun {
   bool operator==(const ShardRun&) const = default;
 };
 
-// All of the rank's tensor except its padding, in few parts. Throws as local_shape.
+// Returns the rank's tensor, except its padding, as few runs. Throws like local_shape().
 std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place);
 
-// The part of |runs| that lies in [begin, end) of the rank's tensor; |local| then counts from |begin|.
+// Returns the part of |runs| in [begin, end) of the rank's tensor; |local| is then relative to |begin|.
 std::vector<ShardRun> cut_runs(const std::vector<ShardRun>& runs, int64_t begin, int64_t end);
 
 }  // namespace concord

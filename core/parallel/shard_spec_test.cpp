@@ -14,7 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-using Address = std::pair<std::string, int64_t>;  // of an element: tensor and index
+using Address = std::pair<std::string, int64_t>;  // tensor and index of an element
 
 constexpr ShardAxis kTp = ShardAxis::tp;
 
@@ -35,8 +35,7 @@ std::string refusal(Body body) {
   return "accepted";
 }
 
-// The definition, element by element and without any cleverness: the address of each element of the rank's tensor;
-// nothing for padding.
+// The definition, element by element: returns the address of each element of the rank's tensor; nullopt for padding.
 std::vector<std::optional<Address>> addresses(const ShardSpec& spec, const ShardPlace& place) {
   const std::vector<int64_t> shape = local_shape(spec, place);
   int64_t total = 1;
@@ -58,7 +57,7 @@ std::vector<std::optional<Address>> addresses(const ShardSpec& spec, const Shard
       const int64_t mine = dim.cut ? place[*dim.cut].index : 0;
       sizes.push_back(dim.size);
       if (!spec.pieces.empty() && d == spec.fused_dim) {
-        int64_t before = 0;  // of the pieces before, in the tensor that they are parts of
+        int64_t before = 0;  // size of the previous pieces in their common tensor
         for (const auto& piece : spec.pieces) {
           if (index[d] < piece.size / parts) {
             if (!spec.joined) name = piece.name;

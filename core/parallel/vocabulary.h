@@ -1,6 +1,6 @@
-// The two ends of a model, where the vocabulary is split over a tensor-parallel group: rank r has rows r v to (r + 1) v
-// of the embedding and of the output's weight, the last of them padding. The loss on such logits is
-// core/ops/loss/cross_entropy.h.
+// The input embedding and output projection of a model, with the vocabulary sharded over a tensor-parallel group: rank
+// r holds rows r v to (r + 1) v of the embedding and of the output weight; the last rows are padding. The loss on such
+// logits is core/ops/loss/cross_entropy.h.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace concord {
 
-// |ids| int64 [tokens, ...], the same on all ranks -> [tokens, ..., n]: whole, or with |sequence_parallel| this rank's
-// part of the tokens. |vocabulary| is without padding. Throws ConfigError as embedding and divide do. |group| has to
+// |ids| int64 [tokens, ...], identical on all ranks -> [tokens, ..., n]: whole, or with |sequence_parallel| this rank's
+// part of the tokens. |vocabulary| is without padding. Throws ConfigError like embedding() and divide(). |group| must
 // live until backward is done.
 at::Tensor vocab_parallel_embedding(const at::Tensor& weight, const at::Tensor& ids, int64_t vocabulary,
                                     ProcessGroup& group, bool sequence_parallel = false,

@@ -1,4 +1,4 @@
-// The weight's half of a linear layer's derivative, for layers that put communication between the halves.
+// The weight gradient of a linear layer, for layers that overlap it with communication.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ inline std::optional<GradSink> copy_of(const GradSink* sink) {
   return sink == nullptr ? std::nullopt : std::optional(*sink);
 }
 
-// Into the sink, or as a gradient for autograd.
+// Adds the weight gradient to |sink|, or returns it for autograd if there is no sink.
 inline at::Tensor accumulate_wgrad(const std::optional<GradSink>& sink, const at::Tensor& grad_so,
                                    const at::Tensor& x_si, Fp8Layer* fp8 = nullptr) {
   if (!sink) return linear_weight_grad(grad_so, x_si, fp8);

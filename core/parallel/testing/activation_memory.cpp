@@ -7,10 +7,10 @@ namespace {
 
 constexpr int64_t kNumber = 4;  // bytes of an fp32 number, whatever the model's dtype
 
-// The parts of a layer's sum, in bytes.
+// The terms of a layer's sum, in bytes.
 struct LayerBytes {
   int64_t input;      // a tensor between layers
-  int64_t norm;       // a number for each of those tokens
+  int64_t norm;       // one number per token
   int64_t attention;  // q, k, v and the result
   int64_t lse;
   int64_t inner;  // gate, up or their product
@@ -36,7 +36,7 @@ int64_t mlp_half(const LayerBytes& p, const RecomputeArgs& args) {
   return p.input + p.norm + inner + (recomputes_module(args, "layernorm") ? 0 : p.input);
 }
 
-// The additional memory of a layer's recomputed modules during backward: that of its larger half.
+// Returns the additional memory of a layer's recomputed modules during backward: that of its larger half.
 int64_t module_again(const LayerBytes& p, const RecomputeArgs& args) {
   if (recomputes_module(args, "mlp")) return p.input + p.norm + 3 * p.inner;
   const int64_t norm = recomputes_module(args, "layernorm") ? p.input : 0;

@@ -1,14 +1,14 @@
-// What the layers of a model keep for backward, counted as in Korthikanti et al., "Reducing activation recomputation in
-// large transformer models" (2022), for the layers of core/models: norms, grouped attention without a matrix of queries
-// by keys, SwiGLU, no dropout. Pure arithmetic; threads: any.
+// The activation memory of a model's layers, by the formula of Korthikanti et al., "Reducing activation recomputation
+// in large transformer models" (2022), for the layers of core/models: norms, grouped attention without a matrix of
+// queries by keys, SwiGLU, no dropout. Pure arithmetic; threads: any.
 //
-//   a GEMM keeps its input, a norm its input and one number per token, attention q, k, v, its result and one number
-//   per token and head, SwiGLU both its halves. So a layer keeps, for each token,
+//   A GEMM saves its input, a norm its input and one number per token, attention q, k, v, its output and one number per
+//   token and head, SwiGLU both its halves. So a layer saves, for each token,
 //     4 H e + 8                        inputs of two norms and of the two GEMMs after them      whole; / tp under SP
-//     (2 heads + 2 kv_heads) n e       q, k, v, and the result that the next GEMM takes         / tp
+//     (2 heads + 2 kv_heads) n e       q, k, v, and the output, which the next GEMM reads       / tp
 //     4 heads                          log-sum-exp                                              / tp
 //     3 inner e                        gate, up and their product                               / tp
-// where e are the bytes of an element. What is split by context parallelism is in |tokens|.
+// where e is the size of an element in bytes. |tokens| accounts for context parallelism.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,26 @@
 namespace concord {
 
 struct LayerSizes {
-  int64_t tokens = 0;  // of a micro-batch on this rank, before sequence parallelism: S / cp * B
+  int64_t tokens = 0;  // tokens of a micro-batch on this rank, before sequence parallelism: S / cp * B
   int64_t hidden = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  int64_t inner = 0;  // of the MLP
+  int64_t inner = 0;  // size of the MLP
   int64_t element_bytes = 2;
   int64_t tp = 1;
   bool sequence_parallel = false;
 };
 
 struct ActivationBytes {
-  int64_t kept = 0;  // between forward and backward
-  int64_t peak = 0;  // the most in backward, with what is recomputed at the time; without gradients
+  int64_t kept = 0;  // saved between forward and backward
+  int64_t peak = 0;  // maximum in backward, with recomputed activations, without gradients
 };
 
-// Of |layers| layers. Selective recomputation recomputes the inside of a module:
-//   core_attn   no log-sum-exp is kept      layernorm   nor the norms' results
-//   mlp_act     nor the product of gate and up          mlp   only the MLP's input
-// Throws ConfigError as recompute_plan does.
+// Returns the bytes of |layers| layers. Selective recomputation recomputes the inside of a module:
+//   core_attn   saves no log-sum-exp        layernorm   saves no outputs of norms
+//   mlp_act     saves no product of gate and up         mlp   saves only the input of the MLP
+// Throws ConfigError like recompute_plan().
 ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& args, int64_t layers);
 
 }  // namespace concord

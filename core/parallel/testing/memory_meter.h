@@ -1,4 +1,4 @@
-// For tests: what libtorch's allocations on this thread amount to.
+// For tests: measures libtorch's allocations on this thread.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -8,7 +8,7 @@
 
 namespace concord {
 
-// Bytes that libtorch holds on this thread, and the most it has held. Watches while a c10::DebugInfoGuard of the kind
+// Bytes that libtorch has allocated on this thread, and their maximum. Active while a c10::DebugInfoGuard of kind
 // PROFILER_STATE holds it.
 class MemoryMeter : public c10::MemoryReportingInfoBase {
  public:
