@@ -20,11 +20,11 @@ struct Holder : torch::CustomClassHolder {
   const char* name = nullptr;
   BackwardOfSeveralFunction backward;
   size_t inputs = 0;
-  std::vector<size_t> given;  // the defined inputs: autograd sees no others
+  std::vector<size_t> given;  // the defined inputs, the only ones that autograd sees
 };
 
 constexpr const char* kHolder = "backward";
-constexpr size_t kOtherArguments = 2;  // of apply, which have no gradient: run, holder
+constexpr size_t kOtherArguments = 2;  // arguments of apply without gradient: run, holder
 
 struct Derivative : torch::autograd::Function<Derivative> {
   static variable_list forward(AutogradContext* context, at::TensorList, const std::function<ForwardOfSeveral()>* run,

@@ -1,5 +1,6 @@
-// How an operator gets its derivative: it runs below autograd, says what to save, and provides a backward function.
-// Operators include this and not libtorch's autograd headers, which cost more to compile than all of them together.
+// Derivatives of operators: an operator runs below autograd, lists the tensors to save, and provides a backward
+// function. Operators include this instead of libtorch's autograd headers, which take longer to compile than all
+// operators together.
 //
 // Example, given const at::Tensor& x, const at::Tensor& y:
 //   #include <ATen/ops/mul.h>
@@ -17,41 +18,41 @@ namespace concord::ops {
 
 using Tensors = std::vector<at::Tensor>;
 
-// What forward leaves.
+// The result of forward.
 struct Forward {
-  at::Tensor output;  // the one that has a derivative
-  Tensors saved;      // inputs, outputs or neither; undefined ones stay undefined
+  at::Tensor output;  // the differentiable output
+  Tensors saved;      // inputs, outputs or neither; undefined tensors stay undefined
 };
-// The same for several outputs. They may share memory, which nobody writes to.
+// Like Forward, with several outputs. They may share memory, which must not be written.
 struct ForwardOfSeveral {
   Tensors outputs;
   Tensors saved;
 };
 
-// What backward is given.
+// The arguments of backward.
 struct Backward {
   Tensors saved;
-  at::Tensor grad;           // of the output; defined, on the output's device, in any strides
-  std::vector<bool> needed;  // for each input: whether its gradient is needed
+  at::Tensor grad;           // gradient of the output; defined, on the output's device, in any strides
+  std::vector<bool> needed;  // per input: whether its gradient is needed
 };
 struct BackwardOfSeveral {
   Tensors saved;
-  Tensors grads;  // of the outputs; zeros for those that nothing depends on
+  Tensors grads;  // gradients of the outputs; zeros for unused outputs
   std::vector<bool> needed;
 };
 
 using BackwardFunction = std::function<Tensors(const Backward&)>;
 using BackwardOfSeveralFunction = std::function<Tensors(const BackwardOfSeveral&)>;
 
-// Whether autograd would record an operation on |inputs|. Undefined tensors count as constants.
+// Returns whether autograd would record an operation on |inputs|. Undefined tensors count as constants.
 bool needs_derivative(const Tensors& inputs);
 
-// Runs |forward| below autograd and returns its output, with |backward| as the derivative if one of |inputs| needs it.
-// |backward| returns one gradient per input, undefined if there is none. Saved tensors that are written to in the
-// meantime are noticed and refused by libtorch. A derivative of the derivative is refused, with |name|.
+// Runs |forward| below autograd and returns its output, with |backward| as its derivative if one of |inputs| needs it.
+// |backward| returns one gradient per input, undefined if there is none. libtorch throws if saved tensors are modified
+// in the meantime. Throws with |name| if a second derivative is requested.
 at::Tensor differentiable(const char* name, const Tensors& inputs, const std::function<Forward()>& forward,
                           BackwardFunction backward);
-// The same for an operator with several outputs, all of which have a derivative.
+// Like differentiable() above, for an operator with several outputs, all of which are differentiable.
 Tensors differentiable(const char* name, const Tensors& inputs, const std::function<ForwardOfSeveral()>& forward,
                        BackwardOfSeveralFunction backward);
 

@@ -1,12 +1,13 @@
-// Calling an operator of the library "concord" through libtorch's dispatcher, which picks the kernel by the tensors'
-// device: a vendor's if one is registered, else the reference. Only for the .cpp files of operators.
+// Calls of operators of the library "concord" through libtorch's dispatcher, which picks the kernel by the tensors'
+// device: a vendor's if one is registered, otherwise the reference. Only for the .cpp files of operators.
 #pragma once
 
 #include <torch/library.h>
 
 namespace concord::ops {
 
-// find<Tensor(const Tensor&)>("concord::swiglu"); keep it in a static, looking it up takes a lock.
+// Returns the operator, e.g. find<Tensor(const Tensor&)>("concord::swiglu"). Store it in a static: the lookup takes a
+// lock.
 template <class Signature>
 auto find(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();

@@ -20,7 +20,7 @@ namespace {
 
 using at::Tensor;
 
-// |key|, |subsequence| and |offset| are a generator's state; a schema has only signed integers.
+// |key|, |subsequence| and |offset| are the state of a generator, as signed integers for the schema.
 Tensor drop(const Tensor& x, double p, int64_t key, int64_t subsequence, int64_t offset) {
   static const auto op = find<Tensor(const Tensor&, double, int64_t, int64_t, int64_t)>("concord::dropout");
   return op.call(x, p, key, subsequence, offset);
@@ -30,7 +30,7 @@ Generator generator_at(int64_t key, int64_t subsequence, int64_t offset) {
   return Generator(static_cast<uint64_t>(key), static_cast<uint64_t>(subsequence), static_cast<uint64_t>(offset));
 }
 
-// The stream on which the platform fills memory of |device|. Host tensors in a process that has a device belong to the
+// Returns the stream on which the platform fills memory of |device|. Host tensors in a process with a device use the
 // cpu platform, which is always available.
 Stream stream_of(c10::Device device) {
   const int32_t index = device.has_index() ? device.index() : 0;

@@ -91,7 +91,7 @@ void cpu_backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_
 
 // ------------------------------------------------------------------------------------------------------- derivative
 
-// Most of the time of the derivative goes into clearing the table.
+// Clearing the table takes most of the time of the derivative.
 Tensor zero_table(at::IntArrayRef sizes, const at::TensorOptions& options) {
   if (!options.device().is_cpu()) return at::zeros(sizes, options);
   const Tensor table = at::empty(sizes, options);
@@ -133,7 +133,7 @@ TORCH_LIBRARY_IMPL(concord, CPU, m) {
 }
 TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("embedding", autograd); }
 
-// Only on the host: reading a value from a device would wait for it.
+// Checks only on the host: reading a value from a device would wait for it.
 void check_values(const Tensor& ids, int64_t vocabulary) {
   if (!ids.device().is_cpu()) return;
   const Tensor dense = ids.contiguous();

@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Ids on both sides of the table's own.
+// Ids inside the table and on both sides of it.
 struct Drawn {
   Drawn(Draw& draw, c10::ScalarType type)
       : rows(draw.size()),
@@ -64,7 +64,7 @@ TEST(Embedding, AddsItsGradientToTheMainGradient) {
   later.run_all();
   EXPECT_EQ(added, 1);
   EXPECT_TRUE(at::equal(sink.main, expected));
-  EXPECT_TRUE(at::equal(table.grad(), expected));  // as it was: the second gradient went elsewhere
+  EXPECT_TRUE(at::equal(table.grad(), expected));  // unchanged: the second gradient went to the sink
 }
 
 TEST(Embedding, RefusesIdsOutsideOfTheVocabularyAndNamesThem) {

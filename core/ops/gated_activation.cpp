@@ -17,8 +17,8 @@ namespace {
 
 using at::Tensor;
 
-// Gelu in its tanh form, x (1 + tanh(root (x + cubic x^3))) / 2, and its slope. Written out: libtorch's gelu takes the
-// form as an argument, which not every vendor's kernel heeds.
+// Gelu in its tanh form, x (1 + tanh(root (x + cubic x^3))) / 2, and its slope. Written out, since libtorch's gelu
+// takes the form as an argument, which some vendors' kernels ignore.
 struct TanhGelu {
   explicit TanhGelu(const Tensor& x) : square(x * x), bent((x * (square * kCubic + 1) * kRoot).tanh_()) {
     value = x * (bent + 1) * 0.5;
@@ -73,7 +73,7 @@ Tensor clamped_gated(const Tensor& both, double alpha, double limit) {
   return differentiable("gated_activation", {both}, run, [alpha, limit](const Backward& b) {
     const Alternating x(b.saved[0], limit);
     const Tensor grad = b.grad.to(x.gate.scalar_type()), s = (x.gate * alpha).sigmoid();
-    // Nothing passes where a clamp holds; at the limit itself it passes, as libtorch has it.
+    // The gradient is 0 beyond a clamp; at the limit itself it passes, as in libtorch.
     const Tensor dgate = grad * (x.up + 1) * (s + x.gate * alpha * s * (1 - s)) * (x.given_gate <= limit);
     const Tensor dup = grad * x.gate * s * (x.given_up.abs() <= limit);
     return Tensors{at::stack({dgate, dup}, -1).flatten(-2).to(b.grad.scalar_type())};

@@ -1,5 +1,6 @@
-// What is between the two linear layers of an MLP: act(gate) * up, of one tensor that has both. Computed in fp32 (fp64
-// for Double), rounded once; only that tensor is kept for the derivative. Needs no libtorch to be included.
+// The activation between the two linear layers of an MLP: act(gate) * up, of one tensor that contains both. Computed in
+// fp32 (fp64 for Double), rounded once; only that tensor is saved for the derivative. Independent of libtorch's
+// headers.
 #pragma once
 
 namespace at {
@@ -11,8 +12,8 @@ namespace concord {
 struct GatedActivation {
   enum class Kind {
     silu,       // concord::swiglu: gate and up are halves, gate first
-    gelu_tanh,  // the same halves; gelu in its tanh form (Gemma)
-    clamped,    // GPT-OSS: gate and up alternate; g sigmoid(alpha g) (u + 1), g = min(gate, limit), |u| <= limit
+    gelu_tanh,  // halves like silu; gelu in its tanh form (Gemma)
+    clamped,    // GPT-OSS: gate and up interleaved; g sigmoid(alpha g) (u + 1), g = min(gate, limit), |u| <= limit
   };
   Kind kind = Kind::silu;
   double alpha = 1.702;  // clamped only
@@ -23,8 +24,8 @@ struct GatedActivation {
 // |gate_up| [..., 2 n] -> [..., n]. Throws ConfigError if the last dimension is odd.
 at::Tensor gated_activation(const at::Tensor& gate_up, const GatedActivation& activation);
 
-// cap tanh(x / cap): bends x so that it stays below the cap (Gemma 2's logits). In the type of |x|, as in
-// transformers. Keeps |x|, so that the result may be overwritten.
+// Returns cap tanh(x / cap), which soft-caps x (Gemma 2's logits). Computed in the type of |x|, as in transformers.
+// Saves |x|, so that the result may be overwritten.
 at::Tensor soft_cap(const at::Tensor& x, double cap);
 
 }  // namespace concord

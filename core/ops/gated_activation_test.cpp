@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using Kind = GatedActivation::Kind;
 
-// transformers' own lines.
+// The formulas of transformers.
 at::Tensor written_out(const at::Tensor& both, const GatedActivation& activation) {
   if (activation.kind == Kind::gelu_tanh) return at::gelu(both.chunk(2, -1)[0], "tanh") * both.chunk(2, -1)[1];
   const at::Tensor gate = both.slice(-1, 0, std::nullopt, 2).clamp_max(activation.limit);
@@ -36,7 +36,7 @@ TEST(GatedActivation, IsThatOfTransformersWithItsGradient) {
     EXPECT_LE(largest(slope(got) - slope(expected)), 1e-14);
     const at::Tensor rounded = gated_activation(x.to(at::kBFloat16), each);
     const at::Tensor exact = written_out(x.to(at::kBFloat16).to(at::kDouble), each);
-    // Rounded once; where 1 + tanh cancels, fp32 has left 2^-24 of the factors, which are below 50.
+    // Rounded once; if 1 + tanh cancels, fp32 leaves 2^-24 of the factors, which are below 50.
     const at::Tensor bound = exact.abs() / 256 + 50.0 / (1 << 24);
     EXPECT_LE(((rounded.to(at::kDouble) - exact).abs() / bound).max().item<double>(), 1);
   }

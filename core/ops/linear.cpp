@@ -54,16 +54,16 @@ void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   op.call(main, grad, x);
 }
 
-// The host uses the references too, except on Arm: GEMMs of libtorch, which no hand-written loop would beat.
+// The host uses the references too, except on Arm: libtorch's GEMMs, which no hand-written loop would beat.
 Tensor reference(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) { return at::linear(x, weight, bias); }
 
 #if defined(__aarch64__)
-// libtorch passes x W^T in fp32 to a library that first reorders all of W. With x stored by columns, a cheap copy, it
-// calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
+// libtorch passes x W^T in fp32 to a library that first reorders all of W. With a column-major x, which is a cheap
+// copy, it calls BLAS: 2 to 10 % less time for 64 to 512 rows, and up to half for few.
 Tensor cpu_wide(const Tensor& x, const Tensor& weight, const MaybeTensor& bias);
 Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   if (multiplies_faster_in_fp32(x)) return cpu_wide(x, weight, bias);
-  constexpr int64_t kMaxRows = 512;  // beyond that there is no gain
+  constexpr int64_t kMaxRows = 512;  // no gain beyond this
   const int64_t count = x.size(-1) == 0 ? 0 : x.numel() / x.size(-1);
   if (x.scalar_type() != at::kFloat || count < 2 || count > kMaxRows) return reference(x, weight, bias);
   const Tensor by_columns = rows(x).t().contiguous().t();
@@ -73,7 +73,7 @@ Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
   return y.view(sizes);
 }
 
-// Parts of a weight's outputs, to be widened one after the other: a copy of all of it would take twice its memory.
+// Splits a weight by its outputs, to convert one part at a time: a copy of the whole would take twice its memory.
 std::vector<Tensor> parts_of(const Tensor& weight) {
   constexpr int64_t kFew = 16 * 1024, kMost = 4 * 1024 * 1024;  // elements
   return weight.chunk(weight.numel() <= kFew ? 1 : std::max<int64_t>(8, weight.numel() / kMost), 0);
@@ -118,7 +118,7 @@ Tensor cpu_weight_grad(const Tensor& grad, const Tensor& x) {
 }
 #endif
 
-// One accumulating GEMM. 16-bit operands are widened, so that nothing is rounded in between.
+// One accumulating GEMM. 16-bit operands are converted first, so that nothing is rounded in between.
 void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   const auto type = main.scalar_type();
   main.addmm_(rows(grad).t().to(type), rows(x).to(type));
@@ -126,15 +126,15 @@ void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x
 
 void reference_set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) {
   const auto type = main.scalar_type();
-  main.addmm_(rows(grad).t().to(type), rows(x).to(type), /*beta=*/0);  // whatever it holds, also NaN
+  main.addmm_(rows(grad).t().to(type), rows(x).to(type), /*beta=*/0);  // overwrites anything, also NaN
 }
 
-// What backward needs of |x|: nothing for a frozen weight.
+// Returns the part of |x| that backward needs: undefined for a frozen weight.
 Tensor input_to_keep(const Tensor& x, const Tensor& weight) { return weight.requires_grad() ? x : Tensor(); }
 
 Tensor reference_bias_grad(const Tensor& grad) { return rows(grad).sum(0); }
 
-// The bias gradient, or undefined.
+// Returns the bias gradient, or undefined.
 Tensor bias_grad(const Backward& b) { return b.needed[2] ? linear_bias_grad(b.grad) : Tensor(); }
 
 Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
@@ -145,7 +145,7 @@ Tensor autograd(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) 
   });
 }
 
-// The input gradient first: with deferred weight gradients it is all that backward computes.
+// The input gradient is computed first: with deferred weight gradients it is all that backward computes.
 Tensor into_sink(const Tensor& x, const Tensor& weight, const MaybeTensor& bias, const GradSink& sink) {
   const auto run = [&] { return Forward{forward(x, weight, bias), {input_to_keep(x, weight), weight}}; };
   return differentiable("linear", {x, weight, bias.value_or(Tensor())}, run, [sink](const Backward& b) {

@@ -21,7 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// A product of sums of n terms is off by n roundings of the largest.
+// Returns the error bound of a product: sums of n terms have n roundings of the largest term.
 double size_of(int64_t terms, const at::Tensor& a, const at::Tensor& b) {
   return static_cast<double>(terms) * largest(a) * largest(b);
 }
@@ -41,8 +41,8 @@ struct Drawn {
 const RegisterSamples kForward("concord::linear", [](Draw& draw, c10::ScalarType type) {
   const Drawn d(draw, type);
   const c10::IValue bias = draw.coin() ? c10::IValue(draw.normal({d.out}, type)) : c10::IValue();
-  // 16-bit results of a GEMM may be rounded once more before the bias is added: 2^-8 of them, where a rounding counts
-  // 4 * 2^-24.
+  // 16-bit results of a GEMM may be rounded once more before the bias is added: 2^-8 of them, while a rounding counts
+  // as 4 * 2^-24.
   const bool short_type = type == at::kBFloat16 || type == at::kHalf;
   const double product = largest(at::matmul(d.x.to(at::kDouble), d.weight.to(at::kDouble).t()));
   return Sample{{d.x, d.weight, bias}, 4, {size_of(d.in, d.x, d.weight) + (short_type ? 16384 * (1 + product) : 0)}};
@@ -98,7 +98,7 @@ TEST(GradSink, TheFirstAdditionReplacesWhatIsStale) {
   EXPECT_EQ(largest(ours.main - twice.main), 0);
   EXPECT_FALSE(*stale.is_stale);
   *stale.is_stale = true;
-  stale.add([](at::Tensor& main) { main.add_(1); });  // without a replacement it is cleared
+  stale.add([](at::Tensor& main) { main.add_(1); });  // without a replacement the buffer is cleared
   EXPECT_EQ(largest(ours.main - 1), 0);
 }
 
@@ -135,10 +135,10 @@ TEST(Linear, PutsWeightGradientsOffAndMakesThemInTheirOrder) {
   later.run_all();
   EXPECT_EQ(added, 1);
   EXPECT_EQ(later.size(), 0u);
-  EXPECT_TRUE(at::equal(ours.main, now.main));  // the very same bits
+  EXPECT_TRUE(at::equal(ours.main, now.main));  // bitwise identical
 }
 
-// 4096 products of 1 and 2^-9 beside 1: in bf16 the sum would stay at 1.
+// 4096 products of 1 and 2^-9 added to 1: in bf16 the sum would stay at 1.
 TEST(Linear, LosesNothingOfABf16GradientInTheMainGradient) {
   const at::Tensor x = at::ones({4096, 1}, at::kBFloat16) / 512;
   const at::Tensor weight = at::ones({1, 1}, at::kBFloat16).requires_grad_(true);
@@ -147,8 +147,8 @@ TEST(Linear, LosesNothingOfABf16GradientInTheMainGradient) {
   EXPECT_EQ(sink.main.item<float>(), 9);
 }
 
-// A weight that the host widens in parts (linear.cpp), the last of which is smaller. Of -1, 0 and 1: sums are exact in
-// fp32, and rounded once.
+// A weight that the host converts in parts (linear.cpp), the last of which is smaller. Elements are -1, 0 and 1: sums
+// are exact in fp32, and rounded once.
 TEST(Linear, OfALargeWeightIn16BitsIsTheExactSumRoundedOnce) {
   const auto values = [](at::IntArrayRef shape, int64_t step) {
     const at::Tensor places = at::arange(c10::multiply_integers(shape), at::kLong);

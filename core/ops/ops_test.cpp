@@ -1,7 +1,8 @@
-// The harness: every kernel of every operator of the library "concord", whoever registered it, against the reference in
-// fp64; and every derivative against that of the reference and against finite differences. A new kernel is tested by
-// existing. CONCORD_PLATFORM says which device's kernels run besides the cpu's; with CONCORD_TEST_REAL_SIZES=1 they run
-// at the sizes of real models too, with CONCORD_TEST_OPERATOR=rope only operators whose name has that in it.
+// The harness compares every kernel of every operator of the library "concord", whoever registered it, with the
+// reference in fp64, and every derivative with that of the reference and with finite differences. A new kernel is
+// tested automatically. CONCORD_PLATFORM selects the device whose kernels run in addition to the cpu's;
+// CONCORD_TEST_REAL_SIZES=1 also runs the sizes of real models, and CONCORD_TEST_OPERATOR=rope only the operators whose
+// name contains it.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
@@ -37,7 +38,7 @@ std::vector<c10::OperatorHandle> operators() {
   return found;
 }
 
-// Of an operator, or of a choice, which begins with its operator's name.
+// Returns whether the operator, or the choice, whose name starts with its operator's, is selected.
 bool is_meant(const std::string& name) {
   const char* const said = std::getenv("CONCORD_TEST_OPERATOR");
   return said == nullptr || name.find(said) != std::string::npos;
@@ -67,12 +68,12 @@ Stack with_tensors(const Stack& arguments, const Change& change) {
 
 bool is_floating(const at::Tensor& tensor) { return c10::isFloatingType(tensor.scalar_type()); }
 
-// Copies, so that kernels that write into their arguments do not meet each other's results.
+// Copies, so that kernels that write into their arguments do not see each other's results.
 Stack wide(const Stack& arguments) {
   return with_tensors(arguments, [](const at::Tensor& t) { return is_floating(t) ? t.to(at::kDouble).clone() : t; });
 }
 
-// What the operator gives: its results and the arguments that it wrote to.
+// Returns the results of the operator and the arguments that it wrote.
 std::vector<at::Tensor> run(const c10::OperatorHandle& op, DispatchKey key, const Stack& arguments) {
   Stack stack = arguments;
   op.callBoxedForDispatchKey(key, stack);
@@ -93,7 +94,7 @@ std::vector<at::Tensor> run(const c10::OperatorHandle& op, DispatchKey key, cons
   return outputs;
 }
 
-// How much of what rounding explains |got| is off; NaN if it is. |slack| and |has_nan|: see Sample.
+// Returns the fraction of the rounding bound that |got| uses; NaN if it is NaN. |slack| and |has_nan|: see Sample.
 double share_of_bound(const at::Tensor& got, const at::Tensor& exact, const at::Tensor& slack, bool has_nan) {
   if (got.numel() == 0) return 0;
   const auto type = got.scalar_type();
@@ -118,7 +119,7 @@ std::vector<at::Tensor> slack_of(const Sample& sample, const Stack& wide_argumen
   return slack;
 }
 
-// Returns the share of the bound that each output uses.
+// Returns the fraction of the bound that each output uses.
 std::vector<double> expect_near(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& exact,
                                 const std::vector<at::Tensor>& slack, bool has_nan) {
   std::vector<double> shares;
@@ -161,7 +162,7 @@ struct Kernel {
   c10::Device device;
 };
 
-// Whether the platform's device has the types that the operator is about.
+// Returns whether the platform's device supports the types of the operator.
 bool has_types_of(const c10::OperatorHandle& op) {
   return op.operator_name().name.rfind("concord::fp8_", 0) != 0 ||
          current_platform().capability(CONCORD_CAP_TORCH_FP8) != 0;
@@ -180,13 +181,13 @@ std::vector<Kernel> kernels_of(const c10::OperatorHandle& op, c10::Device device
 
 c10::Device platform_device() { return torch_device(current_platform(), 0); }
 
-// Before any test: libtorch looks once whether there is CUDA, and keeps to what it saw.
+// Runs before any test: libtorch checks once whether there is CUDA, and caches the result.
 class LoadsThePlatform : public ::testing::Environment {
   void SetUp() override { platform_device(); }
 };
 const ::testing::Environment* const kLoads = ::testing::AddGlobalTestEnvironment(new LoadsThePlatform);
 
-// What is exact, and how far from it rounding may lead, is computed once for all kernels.
+// The exact results and the rounding bounds are computed once for all kernels.
 void check_kernels(const c10::OperatorHandle& op, c10::ScalarType type) {
   const SampleMaker& maker = samples().at(op.operator_name().name);
   const std::vector<Kernel> kernels = kernels_of(op, platform_device());
@@ -237,7 +238,7 @@ bool wants_all_sizes() {
   return said != nullptr && std::string(said) == "1";
 }
 
-// A copy on |device| with the same strides that begins as far from where memory is aligned: kernels choose by that.
+// Returns a copy on |device| with the same strides and misalignment, by which kernels are chosen.
 at::Tensor placed(const at::Tensor& tensor, c10::Device device) {
   int64_t end = tensor.storage_offset() + 1;
   for (int64_t i = 0; i < tensor.dim(); ++i) end += (tensor.size(i) - 1) * tensor.stride(i);
@@ -249,8 +250,8 @@ Stack wide_on(c10::Device device, const Stack& arguments) {
   return with_tensors(wide(arguments), [&](const at::Tensor& t) { return t.to(device); });
 }
 
-// What the device's operator library chooses among by the sizes it is given -> how often it did for elements of |type|;
-// empty where it does not tell (concord_choices::taken, see docs/operators.md).
+// How often the device's operator library chose each of its implementations for elements of |type|; empty if it does
+// not report this (concord_choices::taken, see docs/operators.md).
 using Choices = std::map<std::string, int64_t>;
 Choices choices(c10::ScalarType type) {
   const auto op = c10::Dispatcher::singleton().findSchema({"concord_choices::taken", ""});
@@ -262,7 +263,7 @@ Choices choices(c10::ScalarType type) {
   return taken;
 }
 
-// Those that were taken since |before|.
+// Returns the choices that were taken since |before|.
 std::string taken_since(const Choices& before, c10::ScalarType type) {
   std::string names;
   for (const auto& [name, times] : choices(type)) {
@@ -271,8 +272,8 @@ std::string taken_since(const Choices& before, c10::ScalarType type) {
   return names;
 }
 
-// In fp64 the host says what is exact, and so the device's reference is compared with the host's at every size. In the
-// other types that reference says it, in fp64 and faster.
+// In fp64 the host gives the exact results, so the device's reference is compared with the host's at every size. In the
+// other types the device's reference in fp64 gives them, which is faster.
 void check_real_size(const c10::OperatorHandle& op, const SampleMaker& maker, c10::ScalarType type) {
   const c10::Device device = platform_device();
   const c10::Device judge = type == at::kDouble ? c10::Device(c10::kCPU) : device;
@@ -294,7 +295,7 @@ void check_real_size(const c10::OperatorHandle& op, const SampleMaker& maker, c1
   }
 }
 
-// An operator that a kernel ends with an exception does not keep the others from being tested.
+// A kernel that throws does not prevent the other operators from being tested.
 void check_real_sizes(const c10::OperatorHandle& op, const std::vector<SampleMaker>& makers, c10::ScalarType type) {
   const size_t count = wants_all_sizes() ? makers.size() : 1;
   for (size_t i = 0; i < count; ++i) {
@@ -340,12 +341,12 @@ INSTANTIATE_TEST_SUITE_P(Types, EveryKernelOfTheDevice,
 
 // ------------------------------------------------------------------------------------------------------ derivatives
 
-// The operator's first result, times |weights|, summed: a function of the arguments with one number as result.
+// Returns the operator's first result, times |weights|, summed: a scalar function of the arguments.
 at::Tensor weighed(const at::Tensor& output, const at::Tensor& weights) { return (output * weights).sum(); }
 
 struct Gradients {
   at::Tensor weights;
-  std::vector<at::Tensor> of;  // of each floating argument
+  std::vector<at::Tensor> of;  // by floating argument
 };
 
 template <class Call>
@@ -363,7 +364,7 @@ Gradients gradients(const Stack& arguments, const at::Tensor& weights, const Cal
   return {weights, {found.begin(), found.end()}};
 }
 
-// d/dt of the function at arguments + t * direction, where |index| numbers the floating argument that moves. The
+// Returns d/dt of the function at arguments + t * direction, where |index| is the floating argument that varies. The
 // five-point formula: its error is h^4 times the fifth derivative, 1e-12 here, and rounding adds 1e-16 / h.
 double slope(const c10::OperatorHandle& op, const Stack& arguments, size_t index, const at::Tensor& direction,
              const at::Tensor& weights) {
@@ -391,8 +392,8 @@ void check_derivative(const c10::OperatorHandle& op, uint64_t seed) {
     op.callBoxedForDispatchKey(DispatchKey::CompositeExplicitAutograd, stack);
   });
   for (size_t i = 0; i < ours.of.size(); ++i) {
-    if (!ours.of[i].defined()) continue;  // an argument that the operator takes as a constant, like angles
-    // The first result may not depend on an argument; an operator may say so by zeros.
+    if (!ours.of[i].defined()) continue;  // an argument that the operator treats as a constant, like angles
+    // The first result may not depend on an argument; its gradient may then be zeros.
     const at::Tensor right = theirs.of[i].defined() ? theirs.of[i] : at::zeros_like(ours.of[i]);
     const double size = largest(right);
     EXPECT_LE(largest(ours.of[i] - right), 1e-10 * (1 + size)) << "gradient " << i;

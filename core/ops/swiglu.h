@@ -1,6 +1,6 @@
 // concord::swiglu: silu(gate) * up, where gate and up are the two halves of the last dimension, gate first (Shazeer,
-// "GLU variants improve transformer", 2020). One tensor for both, because one GEMM makes both. Computed in fp32 (fp64
-// for Double), rounded once.
+// "GLU variants improve transformer", 2020). One tensor for both, because one GEMM computes both. Computed in fp32
+// (fp64 for Double), rounded once.
 #pragma once
 
 namespace at {

@@ -1,4 +1,4 @@
-// From a tensor's type to the C++ type of its elements.
+// Maps a tensor's type to the C++ type of its elements.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -7,7 +7,7 @@
 
 namespace concord::ops {
 
-// The types that the loops in cpu/ are compiled for. Half is computed by the reference there.
+// Returns whether the loops in cpu/ are compiled for |type|. Half uses the reference.
 inline bool has_loops(c10::ScalarType type) {
   return type == c10::ScalarType::Float || type == c10::ScalarType::Double || type == c10::ScalarType::BFloat16;
 }
@@ -23,7 +23,7 @@ void visit_type(const char* op, c10::ScalarType type, Visitor&& visitor) {
   }
 }
 
-// The type for sums and statistics of a tensor of |type|.
+// Returns the accumulation type of a tensor of |type|.
 inline c10::ScalarType sum_type(c10::ScalarType type) {
   return type == c10::ScalarType::Double ? type : c10::ScalarType::Float;
 }

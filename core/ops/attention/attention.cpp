@@ -65,12 +65,12 @@ Tensor grouped(const Tensor& x, int64_t kv_heads) {
   return wide.reshape({x.size(0), x.size(1), kv_heads, -1, x.size(3)}).permute({0, 2, 3, 1, 4});
 }
 
-// And back, in the type of |like|.
+// Inverse of grouped(), in the type of |like|.
 Tensor ungrouped(const Tensor& x, const Tensor& like) {
   return x.permute({0, 3, 1, 2, 4}).reshape(like.sizes()).to(like.scalar_type());
 }
 
-// Mask of the keys that each query sees, st; undefined: all.
+// Returns the mask of keys that each query sees, st; undefined: all.
 Tensor sight(int64_t queries, int64_t keys, IntArrayRef cu_seqlens, bool causal, int64_t window, at::Device device) {
   const auto options = at::TensorOptions(at::kLong).device(device);
   const Tensor key = at::arange(keys, options).unsqueeze(0);
@@ -116,10 +116,11 @@ Triple reference_backward(const Tensor& grad, const Tensor& q, const Tensor& k, 
 }
 
 // -------------------------------------------------------------------------------------------------------------- cpu
-// libtorch's flash attention takes [batch, heads, tokens, n], any strides. Without groups its batch is ours; with
-// groups it is the queries of one key head, of one row of our batch: then the keys need not be copied for each of them.
+// libtorch's flash attention takes [batch, heads, tokens, n] in any strides. Without groups its batch is ours; with
+// groups its batch is the queries of one key head, of one row of our batch, so that keys need not be copied for each
+// query head.
 
-// Some tokens of |x|, of row |b| of the batch (-1: all rows), in the layout of flash attention.
+// Returns some tokens of |x|, of row |b| of the batch (-1: all rows), in the layout of flash attention.
 Tensor queries_of(const Tensor& x, int64_t b, int64_t begin, int64_t count, int64_t groups) {
   const Tensor some = x.narrow(1, begin, count);
   if (b < 0) return some.transpose(1, 2);
@@ -132,7 +133,7 @@ Tensor keys_of(const Tensor& x, int64_t b, int64_t begin, int64_t count, int64_t
   return some.select(0, b).transpose(0, 1).unsqueeze(0).expand({groups, x.size(2), count, x.size(3)});
 }
 
-// |lse| [B, heads, S] in the same way.
+// Like queries_of(), for |lse| [B, heads, S].
 Tensor rows_of(const Tensor& lse, int64_t b, int64_t begin, int64_t count, int64_t groups) {
   const Tensor some = lse.narrow(2, begin, count);
   if (b < 0) return some;
@@ -168,7 +169,7 @@ bool fits_flash(const Tensor& q, const Tensor& k, const Tensor& v) {
   return has_loops(q.scalar_type()) && q.numel() > 0 && k.numel() > 0 && dense_heads;
 }
 
-// One call of libtorch, with its results unchanged.
+// Calls libtorch once and returns its results unchanged.
 Pair flash(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionPiece& piece, int64_t b, double scale) {
   const int64_t groups = q.size(2) / k.size(2);
   return at::_scaled_dot_product_flash_attention_for_cpu(
@@ -349,7 +350,7 @@ Triple backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tens
                                    options.cap);
 }
 
-// What is composed has no derivative of its own.
+// Attention with dropout and its derivative, which the composed operators do not provide.
 Tensor forward_with_dropout(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                             std::span<const int64_t> cu_seqlens) {
   const auto run = [&] {
@@ -364,7 +365,7 @@ Tensor forward_with_dropout(const Tensor& q, const Tensor& k, const Tensor& v, c
   return differentiable("attention with dropout", {q, k, v}, run, back);
 }
 
-// Any attention's halves, with the sinks between them.
+// Runs attention without sinks and applies the sinks to its result.
 Tensor forward_with_sinks(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
                           std::span<const int64_t> cu_seqlens) {
   const auto run = [&] {

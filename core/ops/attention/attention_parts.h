@@ -1,4 +1,4 @@
-// What attention_forward and attention_backward of core/ops/attention/attention.h give.
+// Results of attention_forward and attention_backward (core/ops/attention/attention.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -5,8 +5,8 @@
 namespace concord::ops {
 namespace {
 
-// Queries that share a rectangle of keys. With as many as the window width, half of the rectangle is visible; fewer
-// would make calls too small, more would waste time on masked keys.
+// Queries that share a rectangle of keys. With as many queries as the window has keys, half of the rectangle is
+// visible; fewer would make calls too small, more would waste time on masked keys.
 int64_t chunk_size(int64_t window) { return window == 0 ? 512 : std::clamp<int64_t>(window, 64, 512); }
 
 struct Sequence {
@@ -26,7 +26,7 @@ void plan_sequence(const Sequence& s, AttentionMask mask, std::vector<AttentionP
     plan.push_back({s.query, s.queries, s.key, s.keys, Sight::causal});
     return;
   }
-  const int64_t ahead = s.keys - s.queries;  // the first query is this key
+  const int64_t ahead = s.keys - s.queries;  // index of the first query among the keys
   const int64_t chunk = chunk_size(window);
   for (int64_t begin = 0; begin < s.queries; begin += chunk) {
     const int64_t end = std::min(begin + chunk, s.queries);
@@ -54,7 +54,7 @@ std::vector<AttentionPiece> in_blocks(const std::vector<AttentionPiece>& plan, i
   using Sight = AttentionPiece::Sight;
   std::vector<AttentionPiece> blocks;
   for (AttentionPiece piece : plan) {
-    if (piece.sight == Sight::causal) piece.sight = Sight::windowed;  // the same with a shift of 0 and no window
+    if (piece.sight == Sight::causal) piece.sight = Sight::windowed;  // equivalent to a shift of 0 and no window
     for (int64_t begin = 0; begin < piece.queries; begin += queries) {
       AttentionPiece block = piece;
       block.query += begin;

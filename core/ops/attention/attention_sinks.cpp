@@ -21,7 +21,7 @@ AttentionForward with_sinks(const AttentionForward& parts, const Tensor& sinks_h
   return {(parts.out * share_bsh1).to(parts.out.scalar_type()), lse_bhs};
 }
 
-// Its probability p times (0 - sum of grad out), as for the score of any key, whose value here is 0.
+// p times (0 - sum of grad out), with the probability p of the sink, as for the score of any key with value 0.
 Tensor sinks_grad(const Tensor& grad_bshn, const AttentionForward& whole, const Tensor& sinks_h) {
   const Tensor p_bhs = (as_scores(sinks_h, whole.lse) - whole.lse).exp();
   const Tensor rows_bsh = (grad_bshn.to(p_bhs.scalar_type()) * whole.out.to(p_bhs.scalar_type())).sum(-1);

@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Grouped heads, more keys than queries, windows, packed sequences with empty ones among them, strides.
+// Grouped heads, more keys than queries, windows, packed sequences (some of them empty), strides.
 Sample draw_attention(Draw& draw, c10::ScalarType type) {
   const int64_t groups = draw.between(1, 3), kv_heads = draw.between(1, 3), n = draw.size();
   const bool packed = draw.coin();
@@ -99,7 +99,7 @@ TEST(Attention, OfAWindowAsLongAsTheSequenceIsThatWithoutOne) {
   EXPECT_LE(largest(attention(h.q, h.k, h.v, {.window = 37}) - all), 1e-13);
   const at::Tensor shorter = attention(h.q, h.k, h.v, {.window = 36});
   EXPECT_LE(largest((shorter - all).narrow(1, 0, 36)), 1e-13);
-  EXPECT_GT(largest((shorter - all).narrow(1, 36, 1)), 1e-6);  // only the last query loses a key
+  EXPECT_GT(largest((shorter - all).narrow(1, 36, 1)), 1e-6);  // only the last query sees one key less
 }
 
 // The last 4 queries, without grouped heads: one piece, which has 6 of the 37 keys.
@@ -135,7 +135,8 @@ TEST(Attention, OfTheLastQueriesIsTheEndOfTheWhole) {
   EXPECT_LE(largest(some - all.narrow(1, 20, 17)), 1e-13);
 }
 
-// As ring attention does: two blocks of keys, put together by their sums, and each block's gradient from the whole's.
+// Like ring attention: two blocks of keys, merged by their log-sum-exp, and each block's gradient computed from the
+// whole's.
 TEST(Attention, OfBlocksOfKeysPutTogetherIsTheWholeWithItsGradients) {
   const Heads h(5);
   const AttentionOptions all{.causal = false};
@@ -160,7 +161,7 @@ TEST(Attention, OfBlocksOfKeysPutTogetherIsTheWholeWithItsGradients) {
   EXPECT_LE(largest(at::cat(dv, 1) - expected.dv), 1e-12);
 }
 
-// One more key of value 0 in every row, written out.
+// Written out: an additional key of value 0 in every row.
 TEST(Attention, WithSinksIsThatWithOneMoreKeyAndItsGradients) {
   const Heads h(9);
   Draw draw(10);

@@ -52,7 +52,7 @@ Tensor reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   Tensor scores_bkgt = at::matmul(q_bkgn, k_bknt) * scale;
   if (cap > 0) scores_bkgt = (scores_bkgt / cap).tanh() * cap;
   scores_bkgt = at::where(seen_bt.unsqueeze(1).unsqueeze(1), scores_bkgt, hidden);
-  // A probability of 0 does not make 0 of a NaN that was never written.
+  // A probability of 0 times an uninitialised NaN would be NaN.
   const Tensor values_bktn = at::where(seen_bt.unsqueeze(1).unsqueeze(-1), v_bktn, at::zeros({}, v_bktn.options()));
   if (sinks) {
     const Tensor sinks_bkg1 = sinks->to(sums).view({1, k.size(2), -1, 1}).expand({q.size(0), -1, -1, -1});
@@ -62,7 +62,7 @@ Tensor reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
   return at::matmul(p_bkgt, values_bktn).reshape(q.sizes()).to(q.scalar_type());
 }
 
-// Row by row, of which each reads its own keys only.
+// Processes row by row; each reads only its own keys.
 Tensor cpu(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths, int64_t window, double scale,
            double cap, const Sinks& sinks) {
   const AttentionOptions options{.causal = true, .scale = scale, .cap = cap, .sinks = sinks.value_or(Tensor())};

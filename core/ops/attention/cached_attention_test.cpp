@@ -34,8 +34,8 @@ Sample draw_cached(Draw& draw, c10::ScalarType type) {
 }
 
 const RegisterSamples kCached("concord::cached_attention", draw_cached);
-// Of a batch of two rows: heads, key heads and their size; how many keys there is room for, and how many the rows have.
-// Scores have a deviation of 2, as in real_attention.cpp.
+// A batch of two rows: heads, key heads and their size, the capacity in keys, and the keys of each row. Scores have a
+// deviation of 2, as in real_attention.cpp.
 struct RealSize {
   int64_t heads, kv_heads, n, keys, first, second;
   int64_t window = 0;
@@ -57,8 +57,8 @@ SampleMaker real_size(const RealSize& size) {
   };
 }
 
-// Groups of heads that one block of a device takes together and that it does not, rows that end in the middle of what a
-// block takes, windows that begin there.
+// Groups of heads that one block of a device processes together or separately, rows that end in the middle of a block's
+// range, windows that start there.
 const RegisterRealSizes kRealSizes("concord::cached_attention",
                                    {real_size({14, 2, 64, 700, 700, 513}), real_size({32, 8, 128, 9000, 9000, 1}),
                                     real_size({20, 2, 192, 1000, 128, 129, 200}),
@@ -67,7 +67,8 @@ const RegisterRealSizes kRealSizes("concord::cached_attention",
                                     real_size({14, 2, 64, 300, 300, 257, 0, true, false}),
                                     real_size({4, 2, 320, 200, 200, 100})});
 
-// The last query of attention over a row's own keys, which is how a model computes the same token without a cache.
+// Compared with the last query of attention over a row's own keys, which is how a model computes the same token without
+// a cache.
 TEST(CachedAttention, IsTheLastRowOfAttentionOverTheKeysOfEachRow) {
   Draw draw(3);
   const at::Tensor k = draw.normal({3, 20, 2, 8}, at::kDouble), v = draw.normal({3, 20, 2, 8}, at::kDouble);

@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Grouped heads, more keys than queries, windows, packed sequences, more queries than a block has.
+// Grouped heads, more keys than queries, windows, packed sequences, more queries than a block.
 Sample draw_capped(Draw& draw, c10::ScalarType type) {
   const int64_t groups = draw.between(1, 3), kv_heads = draw.between(1, 2), n = draw.between(1, 9);
   const bool packed = draw.coin(), causal = draw.coin() || draw.coin();
@@ -59,7 +59,7 @@ Sample draw_backward(Draw& draw, c10::ScalarType type) {
 const RegisterSamples kForward("concord::capped_attention", draw_capped);
 const RegisterSamples kBackward("concord::capped_attention_backward", draw_backward);
 
-// All scores as one matrix, as transformers writes it.
+// Computes all scores as one matrix, like transformers.
 at::Tensor in_one_matrix(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                          const AttentionOptions& options) {
   const int64_t groups = q.size(2) / k.size(2), tokens = q.size(1);

@@ -24,10 +24,10 @@ constexpr const char* kName = "causal_conv";
 
 Tensor wide(const Tensor& x) { return x.to(sum_type(x.scalar_type())); }
 
-// With the K - 1 zeros that come before the first token.
+// Pads with K - 1 zeros before the first token.
 Tensor padded(const Tensor& x, int64_t taps) { return at::constant_pad_nd(wide(x), {0, 0, taps - 1, 0}); }
 
-// Before the activation, of one sequence per row.
+// Returns the convolution before the activation, one sequence per row.
 Tensor convolved(const Tensor& x, const Tensor& weight) {
   const Tensor from = padded(x, weight.size(1)), w = wide(weight);
   Tensor sum = from.narrow(1, 0, x.size(1)) * w.select(1, 0);
@@ -44,7 +44,8 @@ Tensor reference(const Tensor& x, const Tensor& weight, IntArrayRef cu_seqlens) 
   return at::cat(out, 1);
 }
 
-// d silu(y) = s (1 + y (1 - s)) with s = sigmoid(y). A tap's input gradient is that of the output so many tokens later.
+// d silu(y) = s (1 + y (1 - s)) with s = sigmoid(y). The input gradient of tap j is that of the output K - 1 - j tokens
+// later.
 Pair reference_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, IntArrayRef cu_seqlens) {
   const Tensor w = wide(weight);
   const int64_t taps = w.size(1);

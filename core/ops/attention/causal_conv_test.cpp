@@ -33,7 +33,7 @@ Sample draw_backward(Draw& draw, c10::ScalarType type) {
   Sample made = draw_conv(draw, type);
   const at::Tensor x = made.arguments[0].toTensor(), weight = made.arguments[1].toTensor();
   const at::Tensor grad = draw.normal(x.sizes().vec(), type);
-  // The derivative of silu has y in it, of up to five products.
+  // The derivative of silu contains y, which is a sum of up to five products.
   const double size = largest(grad) * (1 + 5 * largest(x) * largest(weight));
   made.arguments.insert(made.arguments.begin(), grad);
   const double terms = static_cast<double>(x.size(0) * x.size(1));
@@ -43,7 +43,7 @@ Sample draw_backward(Draw& draw, c10::ScalarType type) {
 const RegisterSamples kForward("concord::causal_conv", draw_conv);
 const RegisterSamples kBackward("concord::causal_conv_backward", draw_backward);
 
-// A padded convolution of libtorch whose groups are the channels, as transformers writes it.
+// Compared with libtorch's padded convolution with one group per channel, as in transformers.
 TEST(CausalConv, IsLibtorchsConvolutionOfEachSequence) {
   Draw draw(1);
   const at::Tensor x = draw.normal({1, 12, 3}, at::kDouble).requires_grad_(true);

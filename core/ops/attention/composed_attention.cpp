@@ -22,11 +22,11 @@ namespace {
 using at::Tensor;
 
 constexpr int64_t kQueriesOfBlock = 256;
-constexpr int64_t kTokens = int64_t{1} << 24;  // of a row, in the addresses of AttentionDropout
+constexpr int64_t kTokens = int64_t{1} << 24;  // maximum tokens per row in the addresses of AttentionDropout
 
 // Shapes in names: b batch, s queries, t keys, k key heads, g query heads to each of them, n size of a head.
 
-// Some tokens of |x| [b, tokens, k g, n] -> bkgsn, in the accumulation type.
+// Returns some tokens of |x| [b, tokens, k g, n] as bkgsn, in the accumulation type.
 Tensor heads_first(const Tensor& x, int64_t begin, int64_t count, int64_t kv_heads) {
   const Tensor some = x.narrow(1, begin, count);
   return some.to(sum_type(x.scalar_type())).unflatten(2, {kv_heads, -1}).permute({0, 2, 3, 1, 4});
@@ -41,7 +41,7 @@ std::vector<AttentionPiece> blocks_of(const Tensor& q, const Tensor& k, at::IntA
       kQueriesOfBlock);
 }
 
-// The scores of a block, and what the cap made of them.
+// The scores of a block, before and after the cap.
 struct ScoreBlock {
   ScoreBlock(const Tensor& q, const Tensor& k, const AttentionPiece& piece, double scale, double cap)
       : q_bkgsn(heads_first(q, piece.query, piece.queries, k.size(2))),
@@ -65,7 +65,7 @@ struct ScoreBlock {
   Tensor bent_bkgst;  // tanh; undefined without a cap
 };
 
-// What the probabilities of a block are multiplied by: 0, or 1 / (1 - p). Undefined without dropout.
+// Returns the dropout factors of the probabilities of a block: 0 or 1 / (1 - p). Undefined without dropout.
 Tensor kept(const ScoreBlock& block, const AttentionPiece& piece, const AttentionDropout& how) {
   if (how.p == 0) return {};
   const auto sizes = block.scores_bkgst.sizes();
@@ -89,7 +89,7 @@ Tensor times(const Tensor& x, const Tensor& factor) { return factor.defined() ? 
 
 std::tuple<Tensor, Tensor> composed_attention(const Tensor& q, const Tensor& k, const Tensor& v,
                                               const ComposedAttention& how) {
-  std::vector<Tensor> outs, sums;  // of the blocks, which are in the order of the queries
+  std::vector<Tensor> outs, sums;  // results of the blocks, in the order of queries
   for (const AttentionPiece& piece : blocks_of(q, k, how.cu_seqlens, {how.causal, how.window})) {
     const ScoreBlock block(q, k, piece, how.scale, how.cap);
     const Tensor lse_bkgs1 = at::logsumexp(block.scores_bkgst, {-1}, /*keepdim=*/true);
@@ -101,9 +101,9 @@ std::tuple<Tensor, Tensor> composed_attention(const Tensor& q, const Tensor& k, 
   return {at::cat(outs, 1).to(q.scalar_type()), at::cat(sums, 2)};
 }
 
-// As without a cap (core/ops/attention/attention.cpp), and what reaches a score goes on times 1 - tanh^2. With dropout,
-// where out = (p m) v for the factors m: dv = (p m)^T g, and dp = m (g v^T). The softmax subtracts from each dp the sum
-// over the keys of p dp = p m (g v^T), which is g out, as it is without dropout.
+// Like the derivative without a cap (core/ops/attention/attention.cpp), with the gradient of a score multiplied by 1 -
+// tanh^2. With dropout factors m, out = (p m) v: dv = (p m)^T g, and dp = m (g v^T). The softmax subtracts from each dp
+// the sum over the keys of p dp = p m (g v^T), which is g out, as without dropout.
 std::tuple<Tensor, Tensor, Tensor> composed_attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
                                                                const Tensor& v, const Tensor& out, const Tensor& lse,
                                                                const ComposedAttention& how) {

@@ -1,6 +1,6 @@
-// Attention composed of libtorch's operators, for what no vendor's kernel takes: a cap of the scores (Gemma 2), dropout
-// of the probabilities. In blocks of queries, so that memory grows with the length of a sequence, not with its square.
-// core/ops/attention/attention.h calls it where its options ask for it. Threads: any.
+// Attention composed of libtorch's operators, for features that no vendor's kernel supports: soft-capped scores (Gemma
+// 2), dropout of the probabilities. Computed in blocks of queries, so that memory grows with the length of a sequence,
+// not with its square. core/ops/attention/attention.h calls it if its options require it. Threads: any.
 #pragma once
 
 #include <ATen/core/Tensor.h>

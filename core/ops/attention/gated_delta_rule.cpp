@@ -34,10 +34,10 @@ using Five = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 constexpr const char* kName = "gated_delta_rule";
 constexpr int64_t kMaxChunk = 64;
-constexpr double kEps = 1e-6;  // in the lengths of q and k
+constexpr double kEps = 1e-6;  // added to the squared lengths of q and k
 
-// Within a chunk, for one head: q, k [c, n], v [c, m], beta [c], the sums of g up to each token l [c], e = exp(l),
-// D_ij = exp(l_i - l_j) for j <= i. What tokens write to the state are the rows of X:
+// Within a chunk, for one head: q, k [c, n], v [c, m], beta [c], the sums of g up to each token l [c], e = exp(l), D_ij
+// = exp(l_i - l_j) for j <= i. The rows of X are what tokens write to the state:
 //
 //   x_i = beta_i (v_i - e_i S^T k_i - sum_{j<i} D_ij (k_i k_j) x_j),  so (1 + A) X = beta (v - e k S)
 //   with A_ij = beta_i (k_i k_j) D_ij for j < i.   T = (1 + A)^-1,  X = U - W S,  U = T beta v,  W = T beta e k
@@ -65,14 +65,14 @@ int64_t chunk_of(int64_t tokens) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::min(tokens, kMaxChunk))));
 }
 
-// |x| [B, S, heads or fewer, n] -> [B, heads, chunks, c, n]; zeros at the end change nothing.
+// [B, S, heads or fewer, n] -> [B, heads, chunks, c, n]; zeros at the end have no effect.
 Tensor in_chunks(const Tensor& x, int64_t heads) {
   const int64_t tokens = x.size(1), chunk = chunk_of(tokens), missing = (chunk - tokens % chunk) % chunk;
   Tensor first = x.transpose(1, 2);
   if (x.size(2) != heads) first = first.repeat_interleave(heads / x.size(2), 1);
   return at::constant_pad_nd(first, {0, 0, 0, missing}).unflatten(2, {-1, chunk}).contiguous();
 }
-// The other way; what heads share is a sum.
+// Inverse of in_chunks(); sums over heads that share a key.
 Tensor in_tokens(const Tensor& x, int64_t tokens, int64_t heads) {
   Tensor flat = x.flatten(2, 3).narrow(2, 0, tokens);
   if (x.size(1) != heads) flat = flat.unflatten(1, {heads, -1}).sum(2);
@@ -82,7 +82,7 @@ Tensor in_tokens(const Tensor& x, int64_t tokens, int64_t heads) {
 Tensor wide(const Tensor& x) { return x.to(sum_type(x.scalar_type())); }
 Tensor inverse_length(const Tensor& x) { return (x * x).sum(-1, /*keepdim=*/true).add(kEps).rsqrt(); }
 Tensor unit(const Tensor& x) { return x * inverse_length(x); }
-// The gradient of x from that of y = x / |x|.
+// Returns the gradient of x from that of y = x / |x|.
 Tensor unit_backward(const Tensor& dy, const Tensor& x) {
   const Tensor inverse = inverse_length(x), y = x * inverse;
   return inverse * (dy - y * (y * dy).sum(-1, /*keepdim=*/true));
@@ -98,7 +98,7 @@ struct Inputs {
   double scale() const { return 1 / std::sqrt(static_cast<double>(q.size(-1))); }
 };
 
-// All that does not depend on the state, for all chunks at once.
+// Everything that does not depend on the state, for all chunks at once.
 struct Chunks {
   explicit Chunks(const Inputs& in)
       : heads(in.v.size(2)),
@@ -108,8 +108,8 @@ struct Chunks {
         beta(in_chunks(in.beta.unsqueeze(-1), heads)) {
     const Tensor g = in_chunks(in.g.unsqueeze(-1), heads);
     const int64_t last = g.size(-2) - 1;
-    // Sums from each token to each later one, by themselves: as differences of sums from the start, which may be a
-    // thousand times as large, they would lose what they have in common.
+    // Computes the sums from each token to each later one directly: differences of prefix sums, which may be a thousand
+    // times as large, would cancel.
     const Tensor between = g.expand({-1, -1, -1, -1, last + 1}).tril(-1).cumsum(-2);
     since_start = g.cumsum(-2).exp();
     until_end = flipped(between.narrow(-2, last, 1)).exp();
@@ -131,7 +131,7 @@ struct Chunks {
   Tensor written, read, kept;             // U, W, exp(l_c - l) k
 };
 
-// States before each chunk, X, and the state after all.
+// The states before each chunk, X, and the final state.
 struct Scan {
   Tensor states, x, last;
 };
@@ -170,7 +170,7 @@ Pair reference(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& 
   return {at::cat(out, 1), at::cat(last, 0)};
 }
 
-// Of X and of the states after each chunk, from the last chunk to the first.
+// Gradients of X and of the states after each chunk, from the last chunk to the first.
 struct BackwardScan {
   Tensor dx, dstates;
 };
@@ -178,7 +178,7 @@ struct BackwardScan {
 BackwardScan scan_backward(const Chunks& c, const Tensor& dout) {
   const Tensor dx_of_out = matmul(flipped(c.scores), dout), dstate_of_out = matmul(flipped(c.q * c.since_start), dout);
   std::vector<Tensor> dx(static_cast<size_t>(c.count())), dstates(dx.size());
-  Tensor dstate = at::zeros_like(dstate_of_out.select(2, 0));  // nothing comes after the last
+  Tensor dstate = at::zeros_like(dstate_of_out.select(2, 0));  // no gradient after the last chunk
   for (int64_t i = c.count() - 1; i >= 0; --i) {
     const auto place = static_cast<size_t>(i);
     dstates[place] = dstate;
@@ -190,7 +190,7 @@ BackwardScan scan_backward(const Chunks& c, const Tensor& dout) {
 }
 
 Tensor rows(const Tensor& x) { return x.sum(-1, /*keepdim=*/true); }
-// Of each row and those after it.
+// Returns the sum of each row and all later ones.
 Tensor sums_from(const Tensor& x) { return x.flip({-2}).cumsum(-2).flip({-2}); }
 
 Inputs of_one_backward(const Tensor& grad, const Inputs& in) {
@@ -209,7 +209,8 @@ Inputs of_one_backward(const Tensor& grad, const Inputs& in) {
   const Tensor dk = dk_kept + matmul(dz, flipped(s.states)) + matmul(flipped(of_scores), c.q) +
                     matmul(products + flipped(products), c.k);
   const Tensor dbeta = rows(dby * y) + rows(da * matmul(c.k, flipped(c.k)) * c.decay);
-  // Sums of g between two tokens, in D and in exp(l_c - l), which is a part of its last row; and from the start.
+  // Gradients of the sums of g between two tokens, in D and in exp(l_c - l), which is a part of its last row; and from
+  // the start.
   const Tensor of_pairs = sums_from(da * c.mixing + dscores * c.scores) + flipped(rows(dk_kept * c.k));
   const Tensor from_start = rows(dq_read * c.q) + rows(dz * z);
   const Tensor of_whole = c.whole * (s.states * d.dstates).sum(at::IntArrayRef{-2, -1}, true);

@@ -1,14 +1,14 @@
-// concord::gated_delta_rule: linear attention by a state instead of keys (Yang, Kautz, Hatamizadeh, "Gated Delta
-// Networks", 2024), as Qwen 3 Next has it. Each head has a matrix S, [n, m], at first 0. With q and k of length 1, q
-// divided by sqrt(n) besides, token t does
+// concord::gated_delta_rule: linear attention with a state instead of keys (Yang, Kautz, Hatamizadeh, "Gated Delta
+// Networks", 2024), as in Qwen3-Next. Each head has a matrix S, [n, m], initially 0. With q and k of length 1, and q
+// also divided by sqrt(n), token t computes
 //
-//   S <- exp(g_t) S                              forgets (g_t <= 0),
-//   S <- S + k_t (beta_t (v_t - S^T k_t))^T      corrects what the state says of its key,
-//   out_t = S^T q_t                              reads.
+//   S <- exp(g_t) S                              decay (g_t <= 0),
+//   S <- S + k_t (beta_t (v_t - S^T k_t))^T      correction of the value stored for its key,
+//   out_t = S^T q_t                              output.
 //
 // Computed in chunks of 64 tokens, in each of which the corrections are one triangular system, in fp32 (fp64 for
-// Double): memory and time grow with the number of tokens. Backward computes the states again. The host and all devices
-// have the reference, composed of libtorch's operators; the same bits in every run.
+// Double): memory and time are linear in the number of tokens. Backward recomputes the states. The host and all devices
+// use the reference, composed of libtorch's operators; results are bitwise reproducible.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,14 +17,14 @@
 namespace concord {
 
 struct DeltaRule {
-  at::Tensor out;    // [B, S, heads, m], of the type of |v|
-  at::Tensor state;  // [B, heads, n, m], or of each packed sequence; fp32 (fp64 for Double); has no derivative
+  at::Tensor out;    // [B, S, heads, m], in the type of |v|
+  at::Tensor state;  // [B, heads, n, m], or per packed sequence; fp32 (fp64 for Double); not differentiable
 };
 
-// |q|, |k| [B, S, key heads, n], |v| [B, S, heads, m], of one type and device: heads / key heads neighbours share a
-// key. |g|, |beta| [B, S, heads] in fp32 (fp64 for Double). Both 0: the token changes nothing. |state|: where it begins
-// if it is not 0, then without a derivative. Packed sequences (B = 1) begin at |cu_seqlens|, each with 0; empty: not
-// packed. Throws ConfigError, with the sizes, if they do not fit.
+// |q|, |k| [B, S, key heads, n], |v| [B, S, heads, m], of one type and device: heads / key heads adjacent heads share a
+// key. |g|, |beta| [B, S, heads] in fp32 (fp64 for Double). If both are 0, the token changes nothing. |state| is the
+// initial state, if not 0, without a derivative. Packed sequences (B = 1) start at |cu_seqlens|, each with a state of
+// 0; empty: not packed. Throws ConfigError, with the sizes, if they do not match.
 DeltaRule gated_delta_rule(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& g,
                            const at::Tensor& beta, const at::Tensor& state = {}, at::IntArrayRef cu_seqlens = {});
 

@@ -21,10 +21,11 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// The smallest length of the last dimension: gradients of unit vectors are divided by it.
+// Returns the smallest length along the last dimension: gradients of unit vectors are divided by it.
 double shortest(const at::Tensor& x) { return std::sqrt(x.to(at::kDouble).square().sum(-1).min().item<double>()); }
 
-// None of them shorter than 1/2: finite differences of a unit vector are off by the fifth power of step / length.
+// Draws vectors of at least length 1/2: finite differences of a unit vector have an error of the fifth power of step /
+// length.
 at::Tensor draw_long(Draw& draw, std::vector<int64_t> sizes, c10::ScalarType type) {
   const at::Tensor x = draw.normal(std::move(sizes), at::kDouble), length = x.square().sum(-1, true).sqrt();
   return (x * (1 + 0.5 / length)).to(type);
@@ -40,18 +41,18 @@ Drawn draw_heads(Draw& draw, c10::ScalarType type, int64_t rows, int64_t tokens)
   const auto sums = sum_type(type);
   return {draw_long(draw, {rows, tokens, key_heads, n}, type), draw_long(draw, {rows, tokens, key_heads, n}, type),
           draw.normal({rows, tokens, heads, m}, type),
-          -at::softplus(draw.normal({rows, tokens, heads}, sums, 3)),  // some forget nearly all at once
+          -at::softplus(draw.normal({rows, tokens, heads}, sums, 3)),  // some forget nearly everything in one token
           draw.normal({rows, tokens, heads}, sums).sigmoid()};
 }
 
-// More tokens than a chunk has, packed sequences, an empty one among them.
+// More tokens than a chunk, packed sequences, one of them empty.
 Sample draw_rule(Draw& draw, c10::ScalarType type) {
   const bool packed = draw.coin();
   const int64_t tokens = draw.coin() ? draw.size() : 64 + draw.size();
   const std::vector<int64_t> cuts =
       packed ? std::vector<int64_t>{0, tokens / 3, tokens / 3, tokens} : std::vector<int64_t>{};
   const Drawn x = draw_heads(draw, type, packed ? 1 : 2, tokens);
-  // A token adds at most |v| to the state; what is read of it is of unit length.
+  // A token adds at most |v| to the state; queries have unit length.
   const double size = largest(x.v) * std::sqrt(static_cast<double>(tokens));
   return {{x.q, x.k, x.v, x.g, x.beta, c10::IValue(), cuts}, 64, {size, size}};
 }
@@ -71,7 +72,7 @@ const RegisterSamples kBackward("concord::gated_delta_rule_backward", draw_backw
 
 at::Tensor unit(const at::Tensor& x) { return x * ((x * x).sum(-1, true) + 1e-6).rsqrt(); }
 
-// Token by token, as the header says it.
+// Token by token, by the definition in the header.
 DeltaRule one_by_one(const Drawn& x, at::Tensor state) {
   const int64_t groups = x.v.size(2) / x.k.size(2);
   const at::Tensor q = unit(x.q).repeat_interleave(groups, 2) / std::sqrt(static_cast<double>(x.q.size(3)));
@@ -110,8 +111,8 @@ TEST(GatedDeltaRule, IsThatOfOneTokenAfterAnotherWithItsGradients) {
   }
 }
 
-// The same key again and again, nothing forgotten: the worst for an inverse of the triangular system, whose powers grow
-// with binomial coefficients. In fp32.
+// The same key for all tokens and no decay: the worst case for inverting the triangular system, whose powers grow with
+// binomial coefficients. In fp32.
 TEST(GatedDeltaRule, IsExactWhereAllKeysAreTheSame) {
   Draw draw(5);
   const at::Tensor k = draw.normal({1, 1, 1, 8}, at::kFloat).expand({1, 64, 1, 8}),

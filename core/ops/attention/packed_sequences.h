@@ -1,4 +1,4 @@
-// The sequences of a row where operators walk over them one by one.
+// Iteration over packed sequences, for operators that process them one by one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,8 @@ struct TokenRange {
   int64_t tokens;
 };
 
-// Those of |tokens| that |cu_seqlens| cuts, without empty ones; all of them where it is empty.
+// Returns the sequences of |tokens| with boundaries |cu_seqlens|, without empty ones; a single one if |cu_seqlens| is
+// empty.
 inline std::vector<TokenRange> sequences(int64_t tokens, at::IntArrayRef cu_seqlens) {
   if (cu_seqlens.empty()) return {{0, tokens}};
   std::vector<TokenRange> found;
@@ -29,7 +30,7 @@ inline std::vector<TokenRange> sequences(int64_t tokens, at::IntArrayRef cu_seql
   return found;
 }
 
-// Refuses |cu_seqlens| that do not cut the tokens of |x| [1, tokens, ...].
+// Throws ConfigError unless |cu_seqlens| are boundaries of the tokens of |x| [1, tokens, ...].
 inline void check_packed(const char* op, const at::Tensor& x, at::IntArrayRef cu_seqlens) {
   if (cu_seqlens.empty()) return;
   const bool fits = x.size(0) == 1 && cu_seqlens.front() == 0 && cu_seqlens.back() == x.size(1) &&

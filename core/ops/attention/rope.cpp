@@ -51,7 +51,7 @@ Tensor reference(const Tensor& x, const Tensor& cos, const Tensor& sin, bool bac
   return at::cat({(a * c - b * s).to(x.scalar_type()), (b * c + a * s).to(x.scalar_type()), rest}, -1);
 }
 
-// In terms of rope, and so on the host too.
+// Composed of rope, on the host too.
 Triple reference_qkv(const Tensor& qkv, const Tensor& cos, const Tensor& sin, int64_t heads, int64_t kv_heads) {
   const Tensor all = qkv.unflatten(-1, {heads + 2 * kv_heads, -1});
   return {turn(all.narrow(-2, 0, heads), cos, sin, false), turn(all.narrow(-2, heads, kv_heads), cos, sin, false),
@@ -65,7 +65,7 @@ Tensor reference_qkv_backward(const Tensor& dq, const Tensor& dk, const Tensor& 
 
 // -------------------------------------------------------------------------------------------------------------- cpu
 
-// |x| as oiqn: the last leading dimension is inner, the others together are outer.
+// Returns |x| as oiqn: the last leading dimension is inner, the others are merged into outer.
 Tensor as_four(const Tensor& x) {
   const int64_t inner = x.dim() > 2 ? x.size(-3) : 1;
   return x.reshape({x.numel() == 0 ? 0 : -1, inner, x.size(-2), x.size(-1)});

@@ -1,6 +1,6 @@
-// concord::rope: rotary position embedding (Su et al., "RoFormer", 2021), pairs (i, i + n/2) as Hugging Face has them.
-// Turning back is the derivative of turning. Computed in fp32 (fp64 for Double), rounded once.
-// core/ops/attention/rope_angles.h makes the angles.
+// concord::rope: rotary position embedding (Su et al., "RoFormer", 2021), with pairs (i, i + n/2) as in Hugging Face.
+// The derivative is the inverse rotation. Computed in fp32 (fp64 for Double), rounded once.
+// core/ops/attention/rope_angles.h computes the angles.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,22 +10,24 @@
 namespace concord {
 
 // |x| [..., heads, n]; |cos|, |sin| [..., r] broadcast over the leading dimensions of x ([S, r] or [B, S, r] for [B, S,
-// heads, n], [S, 1, r] for [S, B, heads, n], [T, r] for packed [T, heads, n]), fp32, or fp64 for Double. 2 r <= n; what
-// is beyond 2 r stays unchanged. Throws ConfigError, with the sizes, if they do not fit.
+// heads, n], [S, 1, r] for [S, B, heads, n], [T, r] for packed [T, heads, n]), fp32, or fp64 for Double. 2 r <= n;
+// elements beyond 2 r are unchanged. Throws ConfigError, with the sizes, if they do not match.
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
-// As rope, for pairs that are neighbours: the first ones move to the first half. Queries and keys that are both turned
-// so have the same products.
+// Like rope(), for interleaved pairs (2i, 2i + 1), which are moved to (i, i + n/2). The products of queries and keys
+// are the same if both are rotated in this way.
 at::Tensor rope_interleaved(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
 // The heads of queries, keys and values, [..., heads or kv_heads, n].
 struct Heads {
   at::Tensor q, k, v;
 };
-// |qkv| [..., (heads + 2 kv_heads) n] as the projection made it -> queries and keys turned, values as they are; the
-// gradient comes back packed. A device has one kernel for each way; there the three share memory.
+// Rotates queries and keys of |qkv| [..., (heads + 2 kv_heads) n], the output of a fused projection; values are
+// unchanged. The gradient is packed like |qkv|. A device has one kernel each for forward and backward; there the three
+// results share memory.
 Heads rope_qkv(const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads, int64_t kv_heads);
-// What it demands of its arguments, for other operators on packed heads. Throws ConfigError, with |op| and the sizes.
+// Checks the arguments of rope_qkv(), also for other operators on packed heads. Throws ConfigError, with |op| and the
+// sizes.
 void check_rope_qkv(const char* op, const at::Tensor& qkv, const at::Tensor& cos, const at::Tensor& sin, int64_t heads,
                     int64_t kv_heads);
 

@@ -55,8 +55,8 @@ RopeFrequencies linear(const RopeSettings& settings) {
   return {plain(settings.rope_theta, rotary_dim(settings)) / required(settings, "factor", settings.factor)};
 }
 
-// transformers has the length as a tensor when it computes these, so the base is an fp32 number there; up to
-// max_position_embeddings it keeps the initial values, computed with the length as a Python integer.
+// transformers has the length as a tensor here, so the base is an fp32 number; up to max_position_embeddings it keeps
+// the initial values, computed with the length as a Python integer.
 RopeFrequencies dynamic(const RopeSettings& settings, int64_t length) {
   const int64_t dim = rotary_dim(settings);
   if (dim == 2) throw ConfigError("rope_type dynamic divides by the number of rotary dimensions - 2, which is 0 here");
@@ -109,7 +109,7 @@ RopeFrequencies yarn(const RopeSettings& settings) {
                       : required(settings, "max_position_embeddings", settings.max_position_embeddings) / original;
   const double beta_fast = required(settings, "beta_fast", std::optional(settings.beta_fast));
   const double beta_slow = required(settings, "beta_slow", std::optional(settings.beta_slow));
-  // The dimension that makes |rotations| full rotations over the original length.
+  // Returns the dimension with |rotations| full rotations over the original length.
   const auto dimension = [&](double rotations) {
     return static_cast<double>(dim) * std::log(original / (rotations * 2 * std::numbers::pi)) /
            (2 * std::log(settings.rope_theta));

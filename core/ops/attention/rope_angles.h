@@ -1,6 +1,5 @@
-// The angles of rotary position embeddings, with the scalings that models ship with, in the numbers that Hugging Face
-// transformers computes (modeling_rope_utils.py): the same operations in the same order in fp32, so the same bits.
-// Threads: any.
+// The angles of rotary position embeddings, with the scalings that models use, as computed by Hugging Face transformers
+// (modeling_rope_utils.py): the same operations in the same order in fp32, so the same bits. Threads: any.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,13 +11,12 @@
 namespace concord {
 
 struct RopeFrequencies {
-  at::Tensor inverse;           // [r] fp32, on the cpu: an angle is its position times this
-  double attention_factor = 1;  // cosines and sines are multiplied by it
+  at::Tensor inverse;           // [r] fp32, on the cpu: inverse frequencies; an angle is a position times this
+  double attention_factor = 1;  // factor of cosines and sines
 };
 
-// |length| is that of the sequence, the largest position + 1; only "dynamic" uses it, and only beyond
-// max_position_embeddings. Throws ConfigError for an unknown kind, listing the known ones, and for a value
-// that is missing or invalid.
+// |length| is that of the sequence, the largest position + 1; used only by "dynamic" beyond max_position_embeddings.
+// Throws ConfigError with the known kinds for an unknown one, and for a missing or invalid value.
 RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length = 0);
 
 struct RopeAngles {
@@ -26,7 +24,7 @@ struct RopeAngles {
   at::Tensor sin;
 };
 
-// For |positions|, integers of any shape: fp32 of that shape and one more dimension, r, on the positions' device.
+// |positions| are integers of any shape. Returns fp32 of that shape and an additional dimension r, on the same device.
 RopeAngles rope_angles(const RopeFrequencies& frequencies, const at::Tensor& positions);
 
 }  // namespace concord

@@ -43,8 +43,8 @@ RopeSettings settings_of(const json& from) {
 
 at::Tensor tensor_of(const json& numbers) { return at::tensor(numbers.get<std::vector<double>>(), at::kDouble); }
 
-// The same operations in the same order give the same bits where pow rounds as it did when the golden data was made,
-// which the first case, plain frequencies, shows. Else two units in the last place are allowed.
+// The same operations in the same order give the same bits if pow rounds as it did for the golden data, which the first
+// case, plain frequencies, tests. Otherwise two ulps are allowed.
 constexpr double kUnits = 2.4e-7;
 
 TEST(RopeAngles, OfEveryKindAreThoseOfTransformers) {

@@ -1,4 +1,4 @@
-// A model's rope settings as a value; core/ops/attention/rope_angles.h makes angles of them.
+// A model's rope settings; core/ops/attention/rope_angles.h computes angles from them.
 #pragma once
 
 #include <cstdint>

@@ -16,7 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// [B, S, heads, n], [S, B, heads, n] with angles by S alone, or packed [T, heads, n]; some turn a part of a head only.
+// [B, S, heads, n], [S, B, heads, n] with angles by S alone, or packed [T, heads, n]; some rotate only a part of a
+// head.
 Sample draw_rope(Draw& draw, c10::ScalarType type) {
   const auto angles = type == at::kDouble ? type : at::kFloat;
   const int64_t half = draw.size();

@@ -16,7 +16,7 @@ struct RowSum {
   Sum<T> largest = -std::numeric_limits<Sum<T>>::infinity();
   Sum<T> sum = 0;
 
-  // Adds exp(x - largest), with the largest so far; the previous sum is rescaled when it grows.
+  // Adds exp(x - largest) with the maximum so far; rescales the previous sum when the maximum grows.
   void add(const T* x, int64_t count) {
     using S = Sum<T>;
     const S now = max_of<S>(count, largest, [x](int64_t i) { return S(x[i]); });

@@ -6,7 +6,7 @@
 
 namespace concord::ops {
 
-// Writes |count| uniform numbers from |position| on to |numbers|. Called by several threads at the same time.
+// Writes |count| uniform numbers starting at |position| to |numbers|. Called by several threads concurrently.
 using DrawUniform = std::function<void(float* numbers, int64_t count, int64_t position)>;
 
 template <class T>

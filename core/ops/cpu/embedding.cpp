@@ -22,7 +22,7 @@ void embedding_gather(const EmbeddingShape& shape, const T* weight, const int64_
   });
 }
 
-// Each thread handles some of the columns of all rows: no two conflict, and frequent ids do not cause an imbalance.
+// Each thread processes some columns of all rows: no two conflict, and frequent ids do not cause an imbalance.
 template <class T>
 void embedding_scatter(const EmbeddingShape& shape, const T* grad, const int64_t* ids, Sum<T>* dweight) {
   constexpr int64_t kLine = 32;  // columns per block, so that two threads never share a cache line

@@ -1,4 +1,4 @@
-// Arithmetic for the loops over elements: written so that g++ vectorises it on any CPU, without intrinsics.
+// Arithmetic for loops over elements, written so that g++ vectorises it on any CPU, without intrinsics.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -10,13 +10,13 @@
 
 namespace concord::ops {
 
-// The type for sums: float for float and BFloat16, double for double.
+// The accumulation type: float for float and BFloat16, double for double.
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// e^x for x up to 88.3, to about a unit in the last place: x = n ln 2 + r, a polynomial for e^r (Cephes, Moshier), n
-// added to the exponent. Below -87.3 the result is 0 instead of a subnormal. NaN stays NaN. For the terms of a softmax,
-// which are at most 0 except for rounding.
+// Returns e^x for x up to 88.3, accurate to about one ulp: x = n ln 2 + r, a polynomial for e^r (Cephes, Moshier), n
+// added to the exponent. Below -87.3 the result is 0 instead of a subnormal. NaN is preserved. For the terms of a
+// softmax, which are at most 0 except for rounding.
 inline float softmax_exponential(float x) {
   constexpr float kLow = -87.3365447f;
   constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: a sum with it has no bits below 1
@@ -33,7 +33,7 @@ inline float softmax_exponential(float x) {
 }
 inline double softmax_exponential(double x) { return std::exp(x); }
 
-// The same for any x; above 88.3 it stays at e^88.3.
+// Like softmax_exponential(), for any x; saturates at e^88.3.
 inline float exponential(float x) { return softmax_exponential(x > 88.3762626f ? 88.3762626f : x); }
 inline double exponential(double x) { return std::exp(x); }
 
@@ -42,7 +42,8 @@ inline Real sigmoid(Real x) {
   return Real(1) / (Real(1) + exponential(-x));
 }
 
-// The sum of term(0) .. term(count - 1), in sixteen partial sums: the order is fixed, and the loop can be vectorised.
+// Returns the sum of term(0) .. term(count - 1), in sixteen partial sums: the order is fixed, and the loop can be
+// vectorised.
 template <class Real, class Term>
 inline Real sum_of(int64_t count, const Term& term) {
   constexpr int64_t kLanes = 16;
@@ -58,7 +59,7 @@ inline Real sum_of(int64_t count, const Term& term) {
   return lane[0];
 }
 
-// The same for the largest of |first| and the terms.
+// Returns the maximum of |first| and the terms, in the same way.
 template <class Real, class Term>
 inline Real max_of(int64_t count, Real first, const Term& term) {
   constexpr int64_t kLanes = 16;

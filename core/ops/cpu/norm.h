@@ -1,5 +1,5 @@
-// Root-mean-square and layer normalisation of rows in memory of the host; the loops of rms_norm and layer_norm.
-// T is float, double or BFloat16; statistics are kept and sums taken in Sum<T>. All arrays are dense.
+// RMS and layer normalisation of rows in host memory: the loops of rms_norm and layer_norm. T is float, double or
+// BFloat16; statistics and sums are in Sum<T>. All arrays are dense.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@ struct NormRows {
   int64_t width;
 };
 
-// |mean| null: y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps). Else y = (x - mean) * rstd * weight + bias,
-// where |bias| may be null. Writes y, rstd and mean.
+// If |mean| is null: y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps). Otherwise y = (x - mean) * rstd *
+// weight + bias, where |bias| may be null. Writes y, rstd and mean.
 template <class T>
 void norm_forward(NormRows shape, const T* x, const T* weight, const T* bias, double eps, T* y, Sum<T>* mean,
                   Sum<T>* rstd);
 
-// The derivative of that. Writes |dx|, |dweight| and, where it is not null, |dbias|. |more|, where it is not null, is
-// added to dx before that is rounded.
+// Writes the derivative: |dx|, |dweight| and, unless null, |dbias|. If |more| is not null, it is added to dx before
+// rounding.
 template <class T>
 void norm_backward(NormRows shape, const T* grad, const T* x, const T* weight, const Sum<T>* mean, const Sum<T>* rstd,
                    const T* more, T* dx, T* dweight, T* dbias);

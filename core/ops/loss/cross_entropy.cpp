@@ -26,15 +26,15 @@ using at::Tensor;
 
 constexpr const char* kName = "cross_entropy";
 
-// The parts of each row [rows, 4]: largest logit, sum of exp(logit - largest), the label's logit, sum of logits.
-// |first| is the number of column 0; columns from |used| on are padding.
+// Returns the parts of each row [rows, 4]: maximum logit, sum of exp(logit - maximum), the label's logit, sum of
+// logits. |first| is the index of column 0; columns starting at |used| are padding.
 Tensor parts(const Tensor& logits, const Tensor& labels, int64_t first, int64_t used, bool with_sum) {
   static const auto op =
       find<Tensor(const Tensor&, const Tensor&, int64_t, int64_t, bool)>("concord::cross_entropy_parts");
   return op.call(logits, labels, first, used, with_sum);
 }
 
-// softmax * soft - [label] * hard - level, for each row; overwrites |logits|.
+// Overwrites |logits| with softmax * soft - [label] * hard - level, for each row.
 void write_grad(Tensor& logits, const Tensor& labels, int64_t first, int64_t used, const Tensor& log_sum,
                 const Tensor& soft, const Tensor& hard, const Tensor& level) {
   static const auto op =
@@ -43,7 +43,8 @@ void write_grad(Tensor& logits, const Tensor& labels, int64_t first, int64_t use
   op.call(logits, labels, first, used, log_sum, soft, hard, level);
 }
 
-// loss = the rows' losses, and over |logits| their gradients if those of the losses are |grad|.
+// Sets |loss| to the losses of the rows, and overwrites |logits| with their gradients for the expected gradient of the
+// losses.
 void with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, int64_t used, const CrossEntropyOptions& options) {
   static const auto op = find<void(Tensor&, Tensor&, const Tensor&, int64_t, int64_t, double, double, double)>(
       "concord::cross_entropy_with_grad_");
@@ -51,7 +52,7 @@ void with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, int64_t used,
           options.expected_grad);
 }
 
-// The rows of |x| times grad / expected.
+// Multiplies the rows of |x| by grad / expected.
 void rescale(Tensor& x, const Tensor& grad, double expected) {
   static const auto op = find<void(Tensor&, const Tensor&, double)>("concord::cross_entropy_rescale_");
   op.call(x, grad, expected);
@@ -59,7 +60,7 @@ void rescale(Tensor& x, const Tensor& grad, double expected) {
 
 // -------------------------------------------------------------------------------------------------------- reference
 
-// Where the label is: [rows, used] of bools.
+// Returns a mask [rows, used] of the labels' columns.
 Tensor label_columns(const Tensor& labels, int64_t first, int64_t used) {
   return labels.unsqueeze(-1) == at::arange(first, first + used, labels.options());
 }
@@ -140,9 +141,9 @@ TORCH_LIBRARY_IMPL(concord, CPU, m) {
 // -------------------------------------------------------------------------------------------------------------- loss
 
 struct Columns {
-  int64_t vocabulary;  // of all ranks
-  int64_t first;       // of this one
-  int64_t used;        // here
+  int64_t vocabulary;  // columns of all ranks
+  int64_t first;       // first column of this rank
+  int64_t used;        // valid columns on this rank
 };
 
 Columns columns_of(const Tensor& logits, const CrossEntropyOptions& options, const VocabShare& share) {
@@ -175,7 +176,7 @@ void check(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions
   }
 }
 
-// Only on the host: reading a value from a device would wait for it.
+// Checks only on the host: reading a value from a device would wait for it.
 void check_values(const Tensor& labels, const CrossEntropyOptions& options, int64_t vocabulary) {
   if (!labels.device().is_cpu()) return;
   const Tensor dense = labels.contiguous();
@@ -187,7 +188,7 @@ void check_values(const Tensor& labels, const CrossEntropyOptions& options, int6
   }
 }
 
-// The parts of all ranks [ranks, rows, 4].
+// Returns the parts of all ranks [ranks, rows, 4].
 Tensor gathered(const Tensor& mine, const VocabShare& share) {
   if (share.count == 1) return mine.unsqueeze(0);
   const Tensor all = at::empty({share.count, mine.size(0), mine.size(1)}, mine.options());
@@ -198,7 +199,7 @@ Tensor gathered(const Tensor& mine, const VocabShare& share) {
 struct Whole {
   Tensor log_sum;   // [rows]
   Tensor at_label;  // the label's logit
-  Tensor sum;       // of all logits
+  Tensor sum;       // sum of all logits
 };
 
 Whole whole(const Tensor& all) {
@@ -215,7 +216,7 @@ Tensor losses(const Whole& row, const Tensor& counts, const CrossEntropyOptions&
   return at::where(counts, loss, at::zeros({}, loss.options()));
 }
 
-// What multiplies the rows of softmax, the label and all columns in the gradient.
+// The factors of the rows of softmax, of the label and of all columns in the gradient.
 struct RowFactors {
   Tensor soft, hard, level;
 };
@@ -241,7 +242,7 @@ Tensor grad_of(const Backward& b, const CrossEntropyOptions& options, const Colu
   return result;
 }
 
-// In terms of the two halves.
+// Computes loss and gradient with the two separate operators.
 void halves_with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, const Columns& columns,
                       const CrossEntropyOptions& options, const VocabShare& share) {
   const Tensor mine = parts(logits, labels, columns.first, columns.used, options.label_smoothing > 0);
@@ -263,7 +264,7 @@ void reference_with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, int
 
 void reference_rescale(Tensor& x, const Tensor& grad, double expected) { x.mul_((grad / expected).unsqueeze(-1)); }
 
-// Reads the rows only if there is something to do.
+// Reads the rows only if they have to be rescaled.
 void cpu_rescale(Tensor& x, const Tensor& grad, double expected) {
   if (!(grad == expected).all().item<bool>()) reference_rescale(x, grad, expected);
 }
@@ -274,8 +275,8 @@ TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
 }
 TORCH_LIBRARY_IMPL(concord, CPU, m) { m.impl("cross_entropy_rescale_", cpu_rescale); }
 
-// Forward leaves the gradient in |logits|; backward has nothing left to do but where it is given another gradient of
-// the loss than the expected one.
+// Forward leaves the gradient in |logits|; backward only rescales it if it receives a gradient of the loss that differs
+// from the expected one.
 Tensor with_expected_grad(const Tensor& logits, const Tensor& labels, const CrossEntropyOptions& options,
                           const Columns& columns) {
   const auto run = [&] {

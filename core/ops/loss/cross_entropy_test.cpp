@@ -45,7 +45,7 @@ const RegisterSamples kGrad("concord::cross_entropy_grad_", [](Draw& draw, c10::
   const auto sums = type == at::kDouble ? type : at::kFloat;
   const at::Tensor log_sum = at::logsumexp(part.logits.to(at::kDouble), {1}).to(sums);
   const auto numbers = [&] { return draw.normal({part.rows}, sums); };
-  // exp(x - log_sum) is off by as many roundings as its argument is large.
+  // exp(x - log_sum) has an error of as many roundings as its argument is large.
   const double roundings = 32 + 4 * largest(part.logits) + 4 * largest(log_sum);
   return Sample{
       {part.logits, part.labels, part.first, part.used, log_sum, numbers(), numbers(), numbers()}, roundings, {4}};
@@ -56,9 +56,9 @@ const RegisterSamples kWithGrad("concord::cross_entropy_with_grad_", [](Draw& dr
   const auto sums = type == at::kDouble ? type : at::kFloat;
   const at::Tensor labels = draw.integers({part.rows}, -1, part.used - 1);
   const double top = largest(part.logits), z_loss = draw.coin() ? 0 : 1e-2;
-  const double spread = top + std::log(static_cast<double>(part.used));  // of what exp is taken of
-  // The sum and its logarithm, exp of differences that are off by as many roundings as they are large, and for
-  // smoothing a sum of all logits.
+  const double spread = top + std::log(static_cast<double>(part.used));  // range of the arguments of exp
+  // The sum and its logarithm, exp of differences with as many roundings as they are large, and for smoothing a sum of
+  // all logits.
   const double roundings = 64 + 8 * spread + 2 * std::sqrt(static_cast<double>(part.used));
   const double loss_size = spread + z_loss * spread * spread + top;
   return Sample{{part.logits, at::zeros({part.rows}, sums), labels, part.used, /*ignore_index=*/-1,
@@ -78,7 +78,7 @@ at::Tensor gradient(const at::Tensor& loss, const at::Tensor& of, const at::Tens
   return torch::autograd::grad({(loss * weights).sum()}, {of}).at(0);
 }
 
-// The ranks of a vocabulary in one process: all parts are known before the first of them asks.
+// The ranks of a vocabulary in one process: all parts are known before the first rank gathers them.
 struct AllShares {
   explicit AllShares(int64_t count) : parts(static_cast<size_t>(count)) {}
   VocabShare share(int64_t index) {
@@ -98,15 +98,15 @@ struct Case {
   int64_t rows;
   int64_t vocabulary;
   int64_t ranks;
-  int64_t width;  // columns of a rank
+  int64_t width;  // columns per rank
   double smoothing;
   double z_loss;
   bool overwrite;
-  double expected = 0;       // gradient of the losses, if it is announced
-  bool as_expected = false;  // whether it is what they get
+  double expected = 0;       // expected gradient of the losses, if given
+  bool as_expected = false;  // whether backward receives it
 };
 
-// libtorch's cross entropy, and the z-loss beside it.
+// libtorch's cross entropy plus the z-loss.
 at::Tensor expected_loss(const at::Tensor& logits, const at::Tensor& labels, const Case& c) {
   const at::Tensor plain = at::cross_entropy_loss(logits, labels, {}, /*reduction=none*/ 0, -100, c.smoothing);
   const at::Tensor lse = at::logsumexp(logits, {1});
@@ -153,7 +153,7 @@ TEST(CrossEntropy, IsLibtorchsOverAnyCutWithSmoothingZLossPaddingAndIgnoredLabel
   check_case({5, 50, 3, 17, 0, 1e-2, true}, 3);
   check_case({1, 1, 1, 1, 0.2, 1e-3, false}, 4);
   check_case({9, 5000, 2, 2501, 0.05, 1e-3, true}, 5);
-  check_case({3, 10, 4, 5, 0.3, 0.1, false}, 6);  // two of the four ranks have nothing but padding
+  check_case({3, 10, 4, 5, 0.3, 0.1, false}, 6);  // two of the four ranks hold only padding
 }
 
 TEST(CrossEntropy, WithAnAnnouncedGradientIsTheSameWhetherItComesOrAnother) {
@@ -161,7 +161,8 @@ TEST(CrossEntropy, WithAnAnnouncedGradientIsTheSameWhetherItComesOrAnother) {
     check_case({7, 33, 1, 40, 0, 0, true, 0.25, as_expected}, 7);
     check_case({9, 300, 1, 301, 0.1, 1e-2, true, -3, as_expected}, 8);
     check_case({5, 50, 3, 17, 0, 1e-2, true, 2, as_expected}, 9);
-    check_case({5, 50, 1, 50, 0, 0, false, 2, as_expected}, 10);  // logits stay, so there is nothing to do ahead
+    check_case({5, 50, 1, 50, 0, 0, false, 2, as_expected},
+               10);  // logits are not overwritten, so nothing is computed in advance
   }
 }
 

@@ -43,7 +43,7 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& labels, const Gr
   }
 }
 
-// For the addition of one piece.
+// Returns a sink that adds immediately, for one chunk.
 std::optional<GradSink> immediate(const GradSink* sink) {
   if (sink == nullptr) return std::nullopt;
   GradSink now = *sink;
@@ -56,8 +56,8 @@ struct Pieces {
   const Tensor &x, &weight, &labels;
   const PiecewiseLoss& how;
   Tensor losses;
-  Tensor grad;                   // of x; undefined: none is needed
-  std::optional<GradSink> sink;  // of the weight, likewise
+  Tensor grad;                   // gradient of x; undefined: not needed
+  std::optional<GradSink> sink;  // sink of the weight; nullopt: not needed
 
   void run(int64_t begin, int64_t count) const {
     const Tensor own = x.narrow(0, begin, count), own_labels = labels.narrow(0, begin, count);
@@ -77,7 +77,7 @@ struct Pieces {
   }
 };
 
-// 1 where the gradient of a loss is the expected one, else NaN.
+// Returns 1 if the gradient of a loss is the expected one, otherwise NaN.
 Tensor only_expected(const Tensor& grad, double expected, c10::ScalarType type) {
   const Tensor one = at::ones_like(grad);
   return at::where(grad == expected, one, one * std::numeric_limits<double>::quiet_NaN()).to(type).unsqueeze(-1);

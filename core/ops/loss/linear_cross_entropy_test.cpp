@@ -27,12 +27,12 @@ constexpr double kGrad = 0.25;
 struct LinearCrossEntropy : ::testing::Test {
   LinearCrossEntropy() { labels[3] = -100; }
 
-  // In pieces of so many rows, as all arguments that matter are at once.
+  // Chunks of |rows| rows, with all other options set.
   PiecewiseLoss in_pieces(int64_t rows) const {
     return {.cross_entropy = {.vocabulary = 38, .label_smoothing = 0.1, .z_loss = 0.01, .expected_grad = kGrad},
             .rows = rows};
   }
-  // What autograd makes of the layer and the loss, with |grads| of the losses.
+  // The results of autograd for the layer and the loss, with |grads| as gradients of the losses.
   struct Expected {
     Tensor losses, x, weight;
   };
@@ -54,7 +54,7 @@ struct LinearCrossEntropy : ::testing::Test {
   GradSink sink{.main = at::zeros({40, 6}, at::kDouble), .added = [this] { ++added; }};
 };
 
-// In fp64: sums of at most 40 terms near 1, in another order.
+// In fp64: sums of at most 40 terms near 1, in a different order.
 TEST_F(LinearCrossEntropy, IsThatOfAllRowsInPieces) {
   const Expected all = expected(grads);
   for (const int64_t rows : {1, 4, 11, 100}) {
@@ -73,7 +73,7 @@ TEST_F(LinearCrossEntropy, IsThatOfAllRowsInPieces) {
   }
 }
 
-// A sink's buffer holds the last step's gradient, or this step's; and what is wanted later is added at once.
+// The sink's buffer holds the gradient of the last step, or of this step; deferred additions run immediately.
 TEST_F(LinearCrossEntropy, AddsToTheSinkOrReplacesWhatIsStale) {
   DeferredWgrads later;
   sink.later = &later;

@@ -1,4 +1,4 @@
-// A process group as the share of a vocabulary that its ranks have.
+// A process group as the shards of a vocabulary.
 #pragma once
 
 #include "core/mesh/process_group.h"
@@ -6,7 +6,7 @@
 
 namespace concord {
 
-// |group| has to live as long as the share.
+// |group| must outlive the share.
 inline VocabShare vocab_share(ProcessGroup& group) {
   return {group.rank(), group.size(),
           [&group](const at::Tensor& all, const at::Tensor& mine) { group.all_gather(all, mine).wait(); }};

@@ -50,7 +50,7 @@ void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x, const Te
 
 // -------------------------------------------------------------------------------------------------------- reference
 
-// |rows| cut into its groups.
+// Returns |rows| split into its groups.
 std::vector<Tensor> groups_of(const Tensor& rows, const Tensor& ends) {
   const Tensor host = ends.cpu().contiguous();
   const int64_t* end = host.const_data_ptr<int64_t>();
@@ -85,7 +85,7 @@ Tensor reference_input_grad(const Tensor& grad, const Tensor& weight, const Tens
   return each_group(grad, weight, ends, [](const Tensor& rows, const Tensor& own) { return at::mm(rows, own); });
 }
 
-// An empty group's is a product over no rows: 0.
+// The gradient of an empty group is a product over no rows: 0.
 Tensor reference_weight_grad(const Tensor& grad, const Tensor& x, const Tensor& ends) {
   if (multiplies_faster_in_fp32(grad)) {
     return reference_weight_grad(grad.to(at::kFloat), x.to(at::kFloat), ends).to(grad.scalar_type());
@@ -96,7 +96,7 @@ Tensor reference_weight_grad(const Tensor& grad, const Tensor& x, const Tensor& 
   return at::stack(results);
 }
 
-// One accumulating GEMM a group. 16-bit operands are widened, so that nothing is rounded in between.
+// One accumulating GEMM per group. 16-bit operands are converted first, so that nothing is rounded in between.
 void reference_add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x, const Tensor& ends) {
   const std::vector<Tensor> grads = groups_of(grad, ends), inputs = groups_of(x, ends);
   const auto type = main.scalar_type();
@@ -113,7 +113,7 @@ void reference_set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x
 
 // ------------------------------------------------------------------------------------------------------- derivative
 
-// The input gradient first: with deferred weight gradients it is all that backward computes.
+// The input gradient is computed first: with deferred weight gradients it is all that backward computes.
 Tensor input_half(const Backward& b) {
   return b.needed[0] ? input_grad(b.grad.contiguous(), b.saved[1], b.saved[2]) : Tensor();
 }

@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Ends of |groups| of |rows| rows, cut at random places: often some are empty, and sometimes one has all rows.
+// Returns the ends of |groups| of |rows| rows, split at random: often some are empty, and sometimes one has all rows.
 at::Tensor draw_ends(Draw& draw, int64_t groups, int64_t rows) {
   std::vector<int64_t> ends;
   for (int64_t i = 1; i < groups; ++i) ends.push_back(draw.between(0, rows));
@@ -44,7 +44,7 @@ struct Drawn {
   at::Tensor x, weight, grad, ends;
 };
 
-// A product of sums of n terms is off by n roundings of the largest.
+// Returns the error bound of a product: sums of n terms have n roundings of the largest term.
 double size_of(int64_t terms, const at::Tensor& a, const at::Tensor& b) {
   return static_cast<double>(terms) * largest(a) * largest(b);
 }
@@ -122,10 +122,10 @@ TEST(GroupedLinear, PutsWeightGradientsOff) {
   EXPECT_EQ(added, 0);
   later.run_all();
   EXPECT_EQ(added, 1);
-  EXPECT_TRUE(at::equal(ours.main, now.main));  // the very same bits
+  EXPECT_TRUE(at::equal(ours.main, now.main));  // bitwise identical
 }
 
-// 4096 products of 1 and 2^-9 beside 1: in bf16 the sum would stay at 1.
+// 4096 products of 1 and 2^-9 added to 1: in bf16 the sum would stay at 1.
 TEST(GroupedLinear, LosesNothingOfABf16GradientInTheMainGradient) {
   const at::Tensor x = at::ones({4096, 1}, at::kBFloat16) / 512;
   const at::Tensor weight = at::ones({1, 1, 1}, at::kBFloat16).requires_grad_(true);

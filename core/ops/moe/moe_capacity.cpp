@@ -23,14 +23,14 @@ namespace {
 
 Tensor begins_of(const Tensor& ends) { return at::constant_pad_nd(ends.narrow(0, 0, ends.size(0) - 1), {1, 0}, 0); }
 
-// x[from], 0 where |from| is beyond the end of |x|.
+// Returns x[from], with 0 if |from| is beyond the end of |x|.
 Tensor taken(const Tensor& x, const Tensor& from) {
   const int64_t count = x.size(0);
   if (count == 0) return x.new_zeros({from.size(0), x.size(1)});
   return x.index_select(0, from.clamp_max(count - 1)).masked_fill_(from.ge(count).unsqueeze(1), 0);
 }
 
-// The way back is a |taken| too, since no two places have the same row: no sums, the same bits every time.
+// The backward is a |taken| too, since no two slots have the same row: no sums, and thus deterministic.
 Tensor moved(const char* name, const Tensor& x, const Tensor& from, const Tensor& back) {
   const auto run = [&] { return ops::Forward{taken(x, from), {back}}; };
   return ops::differentiable(name, {x}, run,
@@ -39,14 +39,14 @@ Tensor moved(const char* name, const Tensor& x, const Tensor& from, const Tensor
 
 }  // namespace
 
-// In Megatron's order of operations, so that the same factor rounds to the same number.
+// Uses Megatron's order of operations, so that the same factor rounds to the same number.
 int64_t expert_capacity(int64_t tokens, int64_t top_k, int64_t experts, double factor) {
   const double share = static_cast<double>(tokens * top_k) / static_cast<double>(experts);
   return std::min(tokens, static_cast<int64_t>(std::ceil(share * factor)));
 }
 
-// Choices in the order in which they are kept, then stably by expert: a choice's place among those of its expert says
-// whether there is room for it.
+// Sorts choices by priority, then stably by expert: the index of a choice among those of its expert decides whether it
+// is within capacity.
 Tensor within_capacity(const Routing& routing, int64_t experts, int64_t capacity, DropPolicy policy) {
   const at::NoGradGuard no_grad;
   Tensor chosen = routing.experts.reshape({-1}), by_weight;
@@ -60,7 +60,7 @@ Tensor within_capacity(const Routing& routing, int64_t experts, int64_t capacity
   return kept.view(routing.experts.sizes());
 }
 
-// Empty places all have the number |rows|: which of them is written there does not matter, it is cut off.
+// Empty slots all have the index |rows|: which of them is written there does not matter, since it is cut off.
 CapacityPlaces capacity_places(const Tensor& ends, int64_t rows, int64_t capacity) {
   const at::NoGradGuard no_grad;
   const Tensor row_ec = begins_of(ends).unsqueeze(1) + at::arange(capacity, ends.options());

@@ -16,8 +16,8 @@ namespace {
 
 using at::Tensor;
 
-// Megatron's apply_router_token_dropping: of the dense [tokens, experts] weights, for each expert the largest in its
-// column; by position, the tokens that come first are what its topk of zeros and ones is meant to find.
+// Megatron's apply_router_token_dropping: for each expert the largest entries in its column of the dense [tokens,
+// experts] weights; by position, its topk of zeros and ones selects the first tokens.
 Tensor megatron_keeps(const Routing& routing, int64_t experts, int64_t capacity, DropPolicy policy) {
   const int64_t tokens = routing.experts.size(0);
   Tensor dense = at::zeros({tokens, experts}, routing.weights.options());
@@ -30,7 +30,8 @@ Tensor megatron_keeps(const Routing& routing, int64_t experts, int64_t capacity,
   return at::zeros({tokens, experts}, at::kFloat).scatter_(0, best, 1).gather(1, routing.experts).to(at::kBool);
 }
 
-// Logits that prefer the first experts, so that these are too full and the last ones empty; no two weights are equal.
+// Logits that prefer the first experts, so that these exceed their capacity and the last ones are empty; no two weights
+// are equal.
 TEST(ExpertCapacity, KeepsTheChoicesThatMegatronKeeps) {
   Draw draw(7);
   int64_t dropped = 0;
@@ -56,7 +57,7 @@ TEST(ExpertCapacity, IsMegatronsNumber) {
   EXPECT_EQ(expert_capacity(16, 2, 8, 100), 16);
 }
 
-// All tokens at one expert, of equal weights: the first ones stay.
+// All tokens at one expert with equal weights: the first ones are kept.
 TEST(ExpertCapacity, OfEqualWeightsKeepsTheEarlierTokens) {
   const Routing routing{at::ones({5, 1}, at::kFloat), at::zeros({5, 1}, at::kLong)};
   for (const DropPolicy policy : {DropPolicy::probs, DropPolicy::position}) {
@@ -65,7 +66,8 @@ TEST(ExpertCapacity, OfEqualWeightsKeepsTheEarlierTokens) {
   }
 }
 
-// Three experts with room for three rows: one has all of them, one none, one some; and rows of none.
+// Three experts with capacity for three rows: one is full, one is empty, one has some; and there are rows without an
+// expert.
 TEST(ExpertCapacity, PadsRowsOfExpertsToIt) {
   const Tensor rows = at::arange(1.0, 15.0, at::kDouble).view({7, 2}).requires_grad_(true);
   const CapacityPlaces places = capacity_places(at::tensor({3, 3, 5}, at::kLong), 7, 3);
@@ -77,7 +79,7 @@ TEST(ExpertCapacity, PadsRowsOfExpertsToIt) {
   const Tensor back = unpad_from_capacity(padded, places);
   EXPECT_TRUE(at::equal(back.narrow(0, 0, 5), rows.narrow(0, 0, 5)));
   EXPECT_EQ(back.narrow(0, 5, 2).abs().sum().item<double>(), 0);
-  // Of a row that has a place the gradient is that of its place and of the row that comes back.
+  // The gradient of a row with a slot is the sum of those of its slot and of the returned row.
   const Tensor on_places = at::arange(1.0, 19.0, at::kDouble).view({9, 2}), on_rows = rows.detach().mul(100);
   ((padded * on_places).sum() + (back * on_rows).sum()).backward();
   const Tensor wanted = at::tensor(

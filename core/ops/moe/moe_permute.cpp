@@ -47,7 +47,7 @@ std::tuple<Tensor, Tensor> combine_backward(const Tensor& grad, const Tensor& ro
   return op.call(grad, rows, weights, order, inverse);
 }
 
-// The token of each row, in the order of experts.
+// Returns the token of each row, sorted by expert.
 Tensor tokens_of(const Tensor& order, int64_t k) { return order.div(k, "floor"); }
 
 // -------------------------------------------------------------------------------------------------------- reference
@@ -56,7 +56,7 @@ Order reference_order(const Tensor& experts, int64_t count) {
   const auto [sorted, order] = experts.reshape({-1}).sort(/*stable=*/true, /*dim=*/0, /*descending=*/false);
   const Tensor numbers = at::arange(order.size(0), order.options());
   const Tensor inverse = at::empty_like(order).index_copy_(0, order, numbers);
-  // Rows of this expert and those before it. As a comparison of all with all, which every device has.
+  // Counts the rows of this expert and the previous ones by comparing all with all, which every device supports.
   const Tensor ends = sorted.unsqueeze(1).le(at::arange(count, order.options())).sum(0);
   return {order, inverse, ends};
 }
@@ -66,7 +66,7 @@ Tensor reference_permute(const Tensor& x, const Tensor& order, const Tensor&) {
   return x.index_select(0, tokens_of(order, order.size(0) / x.size(0)));
 }
 
-// One choice after the other: a fixed order of the sum, and no tensor of all rows in fp32.
+// Adds one choice after the other: a fixed order of the sum, and no fp32 tensor of all rows.
 Tensor reference_combine(const Tensor& rows, const MaybeTensor& weights, const Tensor&, const Tensor& inverse,
                          int64_t k) {
   const auto wide = sum_type(rows.scalar_type());

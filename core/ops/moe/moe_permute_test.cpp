@@ -21,7 +21,7 @@ using ::testing::ThrowsMessage;
 struct Drawn {
   Drawn(Draw& draw, c10::ScalarType type)
       : tokens(draw.size()), k(draw.between(1, 4)), h(draw.size()), count(k + draw.between(0, 6)) {
-    std::vector<at::Tensor> choices;  // without one twice: a random begin and a stride
+    std::vector<at::Tensor> choices;  // distinct: a random start and a stride
     const at::Tensor first = draw.integers({tokens}, 0, count - 1);
     for (int64_t j = 0; j < k; ++j) choices.push_back((first + j).remainder(count));
     experts = at::stack(choices, 1);
@@ -56,7 +56,7 @@ const RegisterSamples kBackward("concord::moe_combine_backward", [](Draw& draw, 
   return Sample{{d.x, d.rows, d.weights, d.order.order, d.order.inverse}, 4, {largest(d.x) * largest(d.weights), dot}};
 });
 
-// For every expert and every token by itself, in fp64: what the operators are meant to be.
+// Checks the operators against the definition, per expert and token, in fp64.
 void expect_as_loops(const Drawn& d) {
   const at::Tensor ends = d.order.ends, permuted = moe_permute(d.x, d.order);
   at::Tensor sums = at::zeros({d.tokens, d.h}, at::kDouble);

@@ -30,7 +30,8 @@ namespace {
 using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
 
-// Which softmax: over all experts or over the chosen ones; and whether the weights of a token are divided by their sum.
+// Softmax over all experts if |pre_softmax|, otherwise over the chosen ones; |normalise| divides the weights of a token
+// by their sum.
 Pair forward(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normalise, double scale) {
   static const auto op = find<Pair(const Tensor&, int64_t, bool, bool, double)>("concord::moe_route");
   return op.call(logits, top_k, pre_softmax, normalise, scale);
@@ -43,7 +44,7 @@ Tensor backward(const Tensor& grad, const Tensor& logits, const Tensor& experts,
   return op.call(grad, logits, experts, pre_softmax, normalise, scale);
 }
 
-// The |k| largest of each row, NaN before all others, of equal ones the first. A loop: a sort would order all of them.
+// Returns the |k| largest of each row, NaN first, ties by lower index. A loop, since a sort would order all of them.
 template <class S>
 Tensor largest_on_host(const Tensor& wide, int64_t k) {
   const Tensor dense = wide.contiguous();
@@ -67,13 +68,13 @@ Tensor largest_on_host(const Tensor& wide, int64_t k) {
 }
 
 Tensor largest(const Tensor& wide, int64_t k) {
-  // Not every device sorts fp64, the type that others are compared with.
+  // Not every device sorts fp64, the type of the reference results.
   if (wide.scalar_type() == at::kDouble) return largest_on_host<double>(wide.cpu(), k).to(wide.device());
   if (wide.is_cpu()) return largest_on_host<float>(wide, k);
   return std::get<1>(at::sort(wide, /*stable=*/true, -1, /*descending=*/true)).narrow(-1, 0, k).contiguous();
 }
 
-// Softmax keeps the order, so logits choose: they are not rounded.
+// Softmax is monotonic, so logits decide: they are not rounded.
 Pair reference(const Tensor& logits, int64_t top_k, bool pre_softmax, bool normalise, double scale) {
   const Tensor wide = logits.to(sum_type(logits.scalar_type()));
   const Tensor experts = largest(wide, top_k);
@@ -82,7 +83,7 @@ Pair reference(const Tensor& logits, int64_t top_k, bool pre_softmax, bool norma
   return {scale == 1 ? weights : weights * scale, experts};
 }
 
-// Of w = s / sum s: ds = dw / sum s - sum(dw w) / sum s.
+// For w = s / sum s: ds = dw / sum s - sum(dw w) / sum s.
 Tensor reference_backward(const Tensor& grad, const Tensor& logits, const Tensor& experts, bool pre_softmax,
                           bool normalise, double scale) {
   const auto type = sum_type(logits.scalar_type());
@@ -152,7 +153,7 @@ void check(const Tensor& logits, const RouterOptions& options) {
   }
 }
 
-// Scores outside of a token's groups become -inf.
+// Sets scores outside a token's groups to -inf.
 Tensor within_groups(const Tensor& scores, const RouterOptions& options) {
   if (options.groups == 1) return scores;
   const Tensor by_group = scores.unflatten(-1, {options.groups, scores.size(-1) / options.groups});

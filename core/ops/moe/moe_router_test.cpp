@@ -27,8 +27,8 @@ struct RouteSize {
   int64_t tokens, experts, k;
 };
 
-// Of each token all different by 0.1 or more, so that the choice is the same beside finite differences; in other types
-// than Double also multiples of 1/8, of which some are equal.
+// Logits of a token differ by 0.1 or more, so that finite differences do not change the choice; except in Double they
+// are also multiples of 1/8, some of which are equal.
 at::Tensor draw_logits(const RouteSize& size, Draw& draw, c10::ScalarType type) {
   const std::vector<int64_t> sizes = {size.tokens, size.experts};
   if (type != at::kDouble && draw.coin()) return draw.eighths(sizes, type);
@@ -83,7 +83,7 @@ const RegisterSamples kRouteBackward("concord::moe_route_backward", [](Draw& dra
   return route_backward_sample(draw_route(draw), draw, type);
 });
 
-// As many experts as 1, 2, 4, 8 and 16 of a thread are, and more.
+// Numbers of experts for 1, 2, 4, 8 and 16 per thread, and more.
 std::vector<SampleMaker> for_routes(Sample (*make)(const RouteSize&, Draw&, c10::ScalarType)) {
   const std::vector<RouteSize> sizes = {{20, 7, 3},     {4096, 64, 8}, {515, 128, 8}, {1030, 256, 8},
                                         {260, 512, 10}, {100, 32, 32}, {33, 600, 4}};
@@ -132,7 +132,7 @@ TEST(RouteTokens, ComputesScoresOfBf16LogitsInFp32) {
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// The bias makes expert 1 the first choice, but its weight is that of its own score.
+// The bias makes expert 1 the first choice, but its weight is computed from its own score.
 TEST(RouteTokens, ABiasChoosesButHasNoWeight) {
   const at::Tensor bias = at::tensor({0.0, 2.0, 0.0, 0.0}, at::kFloat);
   const Routing routing = route_tokens(logits(), {.top_k = 2, .sigmoid = true, .scale = 2.5}, bias);

@@ -9,7 +9,7 @@ class Tensor;
 namespace concord {
 
 // |x| [..., n], |weight| [n], |bias| [n] or undefined, of one type and device. Throws ConfigError, with the sizes, if
-// they do not fit.
+// they do not match.
 at::Tensor layer_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, double eps);
 
 }  // namespace concord

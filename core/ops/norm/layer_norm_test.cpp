@@ -21,8 +21,7 @@ Sample forward_sample(Draw& draw, c10::ScalarType type) {
   const at::Tensor x = draw.normal(sizes, type);
   const at::Tensor weight = draw.normal({width}, type);
   const c10::IValue bias = draw.coin() ? c10::IValue(draw.normal({width}, type)) : c10::IValue();
-  constexpr double kEps =
-      1e-2;  // a row of one value has no variance, and 1 / sqrt(eps) is how much of its rounding shows
+  constexpr double kEps = 1e-2;  // a row of one value has no variance, so 1 / sqrt(eps) amplifies its rounding
   return {{x, weight, bias, kEps}, 32, {largest(x) * largest(weight) / std::sqrt(kEps), largest(x)}};
 }
 

@@ -35,7 +35,7 @@ Triple backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tens
 }
 
 // -------------------------------------------------------------------------------------------------------- reference
-// In terms of the two operators, and so on the host too.
+// Composed of the two operators, on the host too.
 
 Tensor turn(const Tensor& x, const Tensor& cos, const Tensor& sin, bool back) {
   static const auto op = find<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)>("concord::rope");

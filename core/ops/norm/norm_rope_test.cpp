@@ -42,14 +42,15 @@ struct Inputs {
   Tensor qkv, q_weight, k_weight, cos, sin;
 };
 
-// The lengths of the pairs that rope turns, of x [..., n], for both elements of each; the others' absolute values.
+// Returns the lengths of the pairs of x [..., n] that rope rotates, for both elements of each; absolute values of the
+// others.
 Tensor pair_lengths(const Tensor& x, int64_t half) {
   const Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
   const Tensor length = (a * a + b * b).sqrt();
   return at::cat({length, length, x.narrow(-1, 2 * half, x.size(-1) - 2 * half).abs()}, -1);
 }
 
-// What may be rounded between norm and rope, relative to what is.
+// Returns the relative rounding error between norm and rope.
 double between(c10::ScalarType type) { return is_short(type) ? 2 * half_unit(type) : 0; }
 
 Sample forward_sample(const Size& size, Draw& draw, c10::ScalarType type) {
@@ -62,7 +63,8 @@ Sample forward_sample(const Size& size, Draw& draw, c10::ScalarType type) {
   return {{in.qkv, in.q_weight, in.k_weight, in.cos, in.sin, size.heads, size.kv_heads, 1e-6}, 0, {}, slack};
 }
 
-// With h = x rstd and u the gradient turned back: dx = rstd (u w - h mean(u w h)), dweight = sum of u h over all heads.
+// With h = x rstd and u the gradient rotated back: dx = rstd (u w - h mean(u w h)), dweight = sum of u h over all
+// heads.
 std::vector<Tensor> part_slack(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& rstd,
                                int64_t half, c10::ScalarType type) {
   const Tensor u = pair_lengths(grad.to(at::kDouble), half), w = weight.to(at::kDouble).abs();
@@ -74,7 +76,7 @@ std::vector<Tensor> part_slack(const Tensor& grad, const Tensor& x, const Tensor
   return {of_dx * r * (u * w + h * (u * w * h).mean(-1, true)), of_sum * (u * h).reshape({-1, n}).sum(0)};
 }
 
-// The gradients as attention makes them: [batch, tokens, ...], seen as [tokens, batch, ...].
+// Gradients in the layout of attention: [batch, tokens, ...], viewed as [tokens, batch, ...].
 Sample backward_sample(const Size& size, Draw& draw, c10::ScalarType type) {
   const Inputs in(size, draw, type);
   const auto grad = [&](int64_t heads) {
@@ -104,8 +106,8 @@ const RegisterSamples kBackward("concord::norm_rope_qkv_backward", [](Draw& draw
   return backward_sample(draw_size(draw), draw, type);
 });
 
-// Heads of Qwen3 with experts and of others: as wide as 8, 16 and 32 threads of each type hold, one of which a quarter
-// is turned, one that has no vectors.
+// Head sizes of Qwen3-MoE and others: as wide as 8, 16 and 32 threads of each type hold, one with a quarter rotated,
+// one without vector loads.
 std::vector<SampleMaker> for_sizes(Sample (*make)(const Size&, Draw&, c10::ScalarType)) {
   const std::vector<Size> sizes = {{65, 2, 4, 2, 16, 8},    {1024, 4, 16, 4, 128, 64}, {2049, 1, 4, 2, 64, 32},
                                    {129, 2, 8, 1, 128, 16}, {33, 3, 3, 1, 256, 128},   {65, 1, 2, 1, 512, 256},

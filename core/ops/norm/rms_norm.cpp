@@ -54,7 +54,7 @@ Pair reference(const Tensor& x, const Tensor& weight, double eps) {
 }
 
 // With h = x * rstd and g = grad * weight: dx = rstd * (g - h * mean(g h)), dweight = sum over rows of grad * h.
-// dx in the type of sums.
+// Returns dx in the accumulation type.
 Pair wide_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& rstd) {
   const auto type = sum_type(x.scalar_type());
   const Tensor scale = rstd.unsqueeze(-1);
@@ -70,8 +70,8 @@ Pair reference_backward(const Tensor& grad, const Tensor& x, const Tensor& weigh
   return {dx.to(x.scalar_type()), dweight};
 }
 
-// The norm is that of the rounded sum, so that a fused kernel changes no bit of the results. On the host too: the
-// loops of the norm are those of rms_norm.
+// The norm is that of the rounded sum, so that fusing is bitwise neutral. Used on the host too: the loops of the norm
+// are those of rms_norm.
 Triple reference_add(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, double multiplier) {
   const Tensor sum = x.add(branch, multiplier);
   const auto [y, rstd] = forward(sum, weight, eps);
@@ -145,7 +145,7 @@ Pair autograd(const Tensor& x, const Tensor& weight, double eps) {
   return {y, statistics};
 }
 
-// d sum = more + the norm's part; the branch's gradient is that times the multiplier.
+// d sum = more + the gradient of the norm; the branch's gradient is that times the multiplier.
 Triple add_autograd(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, double multiplier) {
   Tensor statistics;
   const auto run = [&] {

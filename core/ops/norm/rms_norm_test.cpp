@@ -21,7 +21,7 @@ Sample forward_sample(Draw& draw, c10::ScalarType type) {
   return {{draw.normal(sizes, type), draw.normal({width}, type), draw.coin() ? 1e-6 : 0.1}};
 }
 
-// Every row's derivative is a difference of terms as large as grad * weight * rstd.
+// The derivative of a row is a difference of terms of the size of grad * weight * rstd.
 Sample backward_sample(Draw& draw, c10::ScalarType type) {
   const Sample made = forward_sample(draw, type);
   const at::Tensor x = made.arguments[0].toTensor();

@@ -34,7 +34,7 @@ void step_one(const at::Tensor& w, const at::Tensor& m, const at::Tensor& v, con
   w.sub_(m / (v.sqrt() / sqrt_bias_correction2 + eps), step_size);
 }
 
-// The same for all tensors at once.
+// Like step_one(), for all tensors at once.
 void step_all(TensorList weights, TensorList m, TensorList v, TensorList scaled, double decay, double beta1_rest,
               double beta2, double beta2_rest, double step_size, double sqrt_bias_correction2, double eps) {
   at::_foreach_mul_(weights, decay);
@@ -66,7 +66,7 @@ void reference(TensorList weights, TensorList m, TensorList v, TensorList values
   for (size_t i = 0; i < values.size(); ++i) values[i].copy_(weights[i]);
 }
 
-// x - x is 0 where x is finite, else NaN.
+// x - x is 0 if x is finite, otherwise NaN.
 at::Tensor reference_factor(const at::Tensor& squares, const MaybeTensor& loss, double max_norm, double divisor) {
   const at::Tensor norm = squares.sqrt();
   const at::Tensor clip =

@@ -1,10 +1,10 @@
-// The numbers of one step of AdamW, for the loops on the host (core/optim/adamw.h) and the operator (adamw.h).
+// The scalars of one AdamW step, for the loops on the host (core/optim/adamw.h) and the operator (adamw.h).
 #pragma once
 
 namespace concord {
 
 struct AdamWStep {
-  float grad_scale;  // what gradients are multiplied by first: clipping, loss scale
+  float grad_scale;  // factor for the gradients: clipping, loss scale
   float decay;       // 1 - lr * weight_decay
   float beta1_rest;  // 1 - beta1
   float beta2;

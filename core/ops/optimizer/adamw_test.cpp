@@ -15,7 +15,7 @@
 namespace concord::ops::testing::of_adamw {
 namespace {
 
-// None, some number, or one with which nothing is changed.
+// Returns nullopt, a finite factor, or one with which nothing is updated.
 c10::IValue draw_factor(Draw& draw) {
   constexpr double kFactors[] = {0.25, std::numeric_limits<double>::quiet_NaN(),
                                  std::numeric_limits<double>::infinity()};
@@ -23,7 +23,7 @@ c10::IValue draw_factor(Draw& draw) {
   return which < 0 ? c10::IValue() : c10::IValue(at::tensor({kFactors[which]}, at::kFloat));
 }
 
-// Some tensors of the weights' type, some of them unaligned parts of a flat buffer, with or without 16-bit values.
+// Tensors of the weights' type, some of them unaligned parts of a flat buffer, with or without 16-bit values.
 Sample draw_adamw(Draw& draw, c10::ScalarType type) {
   const auto sums = type == at::kDouble ? type : at::kFloat;
   const bool narrow = type == at::kBFloat16 || type == at::kHalf;
@@ -68,7 +68,7 @@ TEST(AdamWOperator, DoesWhatTheLoopOfTheHostDoes) {
          {values.data_ptr(), FlatType::bf16}},
         0, kCount);
   adamw_(lists, step);
-  // A few roundings of numbers around 1, and one of bf16 where a rounded value lies on the border.
+  // A few roundings of numbers around 1, and one of bf16 if a rounded value is on the boundary.
   EXPECT_LE(largest(lists.weights[0] - weights), 1e-6);
   EXPECT_LE(largest(lists.m[0] - m), 1e-6);
   EXPECT_LE(largest(lists.v[0] - v), 1e-6);
@@ -76,7 +76,7 @@ TEST(AdamWOperator, DoesWhatTheLoopOfTheHostDoes) {
   EXPECT_LE(largest(lists.values[0].to(at::kFloat) - values.to(at::kFloat)), 4.0 / 256);
 }
 
-// The loss's own number does not matter.
+// The value of the loss does not matter, only whether it is finite.
 const RegisterSamples kFactor("concord::update_factor", [](Draw& draw, c10::ScalarType type) {
   const auto sums = type == at::kDouble ? type : at::kFloat;
   const at::Tensor squares = draw.normal({1}, sums, 3).square();

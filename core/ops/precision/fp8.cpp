@@ -33,7 +33,7 @@ using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
 // -------------------------------------------------------------------------------------------------------- reference
 
-// As it is called by every kernel: where there is nothing to scale by, numbers stay as they are.
+// Returns the scale, as every kernel computes it: 1 if amax is 0, NaN or Inf.
 Tensor scale_for(const Tensor& amax, Fp8Format format) {
   const Tensor from = amax.to(at::kFloat);
   const Tensor scale = at::full({1}, largest_of(format), from.options()) / from;
@@ -41,7 +41,7 @@ Tensor scale_for(const Tensor& amax, Fp8Format format) {
   return at::where(usable, scale.clamp_max(std::numeric_limits<float>::max()), at::ones_like(from));
 }
 
-// |scale| broadcasts to |wide|.
+// Quantises |wide|; |scale| broadcasts to it.
 Tensor rounded(const Tensor& wide, const Tensor& scale, Fp8Format format) {
   const double most = largest_of(format);
   const Tensor scaled = (wide * scale).clamp(-most, most);
@@ -67,7 +67,7 @@ Three reference_quantise(const Tensor& x, const Tensor& amax, const MaybeTensor&
 
 int64_t blocks(int64_t size) { return (size + kFp8Block - 1) / kFp8Block; }
 
-// [r, c] -> [r / lines, lines, c / 128, 128], with zeros where the last blocks are not full.
+// [r, c] -> [r / lines, lines, c / 128, 128], padded with zeros.
 Tensor in_blocks(const Tensor& wide, int64_t lines) {
   const int64_t rows = (wide.size(0) + lines - 1) / lines, columns = blocks(wide.size(1));
   const Tensor padded =
@@ -76,10 +76,10 @@ Tensor in_blocks(const Tensor& wide, int64_t lines) {
 }
 
 struct Blocks {
-  Tensor values, scales;  // scales as they are multiplied with to get back
+  Tensor values, scales;  // scales that convert the stored numbers back
 };
 
-// The largest power of two that keeps |amax| below the largest number.
+// Returns the largest power of two that keeps |amax| below the largest number.
 Tensor power_below(const Tensor& scale) {
   const auto [fraction, exponent] = at::frexp(scale);
   return at::ldexp(at::ones_like(fraction), exponent - 1);
@@ -100,7 +100,7 @@ Four reference_quantise_blocks(const Tensor& x, bool square) {
   return {rows.values, rows.scales, columns.values, columns.scales};
 }
 
-// What |numbers| with |scales| stand for.
+// Returns the values of |numbers| with |scales|.
 Tensor meant(const Tensor& numbers, const Tensor& scales) {
   const Tensor wide = numbers.to(scales.scalar_type());
   if (scales.dim() == 1) return wide * scales;

@@ -25,7 +25,7 @@ std::vector<int64_t> sizes_with(const Tensor& x, int64_t last) {
 
 std::optional<GradSink> copy_of(const GradSink* sink) { return sink == nullptr ? std::nullopt : std::optional(*sink); }
 
-// The transposed matrix of |from|, as autograd keeps it.
+// Returns the transposed matrix of |from|, which autograd saves.
 Tensors kept_of(const Fp8Matrix& from) { return {from.columns, from.column_scales}; }
 
 Tensors together(std::initializer_list<Tensors> parts) {
@@ -38,12 +38,12 @@ Tensor product(const Fp8Matrix& x, const Fp8Matrix& weight, const Tensor& bias, 
   return fp8_matmul(x.rows, x.row_scales, weight.rows, weight.row_scales, bias, type, /*fast=*/true);
 }
 
-// |kept|: of the weight.
+// Returns the input gradient; |kept| is the saved weight.
 Tensor input_half(const Fp8Matrix& grad, const Tensor* kept, c10::ScalarType type) {
   return fp8_matmul(grad.rows, grad.row_scales, kept[0], kept[1], {}, type, /*fast=*/false);
 }
 
-// Into the sink, or for autograd. |kept|: of the input.
+// Adds the weight gradient to |sink|, or returns it for autograd; |kept| is the saved input.
 Tensor accumulate_wgrad(const std::optional<GradSink>& sink, const Fp8Matrix& grad, const Tensor* kept,
                         c10::ScalarType type) {
   const Tensor g = grad.columns, g_scales = grad.column_scales, x = kept[0], x_scales = kept[1];
@@ -58,7 +58,7 @@ Tensor accumulate_wgrad(const std::optional<GradSink>& sink, const Fp8Matrix& gr
 Fp8Matrix Fp8Layer::weight_of(const Tensor& value) {
   const auto version = static_cast<uint32_t>(value._version());
   if (kept_.rows.defined() && kept_of_ == value.const_data_ptr() && kept_version_ == version) return kept_;
-  kept_ = {};  // before there are two
+  kept_ = {};  // freed first, so that there are never two
   kept_ = fp8_quantise(value, weight);
   kept_of_ = value.const_data_ptr();
   kept_version_ = version;

@@ -30,7 +30,7 @@ Tensor draw_matrix(Draw& draw, c10::ScalarType type) {
   return draw.normal({draw.size(), draw.size()}, type, draw.coin() ? 1 : 1e-4);
 }
 
-// Larger or smaller than what is quantised: some numbers saturate, some become 0.
+// Larger or smaller than the amax of the matrix: some numbers saturate, some become 0.
 Tensor draw_amax(Draw& draw) { return draw.normal({1}, at::kFloat, draw.coin() ? 1 : 1e-4).abs(); }
 
 int64_t draw_format(Draw& draw) { return draw.between(0, 1); }
@@ -64,7 +64,7 @@ const RegisterSamples kMatmul("concord::fp8_matmul", [](Draw& draw, c10::ScalarT
   const c10::IValue bias = draw.coin() ? c10::IValue(draw.normal({n}, type)) : c10::IValue();
   const double size = 16 * largest(a.numbers.to(at::kFloat)) * largest(b.numbers.to(at::kFloat)) * largest(a.scales) *
                       largest(b.scales) * std::sqrt(static_cast<double>(k));
-  // Sums are in fp32, also where the model is in fp64.
+  // Sums are in fp32 even if the model is in fp64.
   const double units = type == at::kDouble ? std::ldexp(1.0, 29) : 1;
   return Sample{{a.numbers, a.scales, b.numbers, b.scales, bias, type, draw.coin()}, 4 * units, {size}};
 });
@@ -79,9 +79,8 @@ const RegisterSamples kMatmulInto("concord::fp8_matmul_", [](Draw& draw, c10::Sc
       {draw.normal({m, n}, at::kFloat), a.numbers, a.scales, b.numbers, b.scales, draw.coin()}, 4 * units, {size}};
 });
 
-// What is between swiglu and its 8 bits is rounded to the type of its operands, and may be off by one of its units
-// where the exact value is not: then the 8-bit number may be the neighbour of the exact one, 1/8 or 1/4 away, or the
-// smallest one instead of 0.
+// The intermediate result of swiglu is rounded to the type of its operands and may differ by one ulp from the exact
+// value. The FP8 number may then be an adjacent one, 1/8 or 1/4 away, or the smallest one instead of 0.
 Sample::Slack a_neighbour(int64_t format) {
   return [format](const std::vector<c10::IValue>&, const std::vector<Tensor>& exact) {
     const double step = format == 0 ? 0.125 : 0.25, smallest = format == 0 ? std::ldexp(1, -9) : std::ldexp(1, -16);
@@ -105,7 +104,7 @@ const RegisterSamples kSwigluBackward("concord::fp8_swiglu_backward", [](Draw& d
 
 // -------------------------------------------------------------------------------------------------------------- tests
 
-// All numbers of a format that are not negative, in rising order: from the definition, not from libtorch.
+// Returns all non-negative numbers of a format in ascending order, from the definition, not from libtorch.
 std::vector<double> numbers_of(int fraction_bits, int bias, double most) {
   std::vector<double> all;
   const int steps = 1 << fraction_bits;
@@ -119,7 +118,7 @@ std::vector<double> numbers_of(int fraction_bits, int bias, double most) {
   return all;
 }
 
-// The nearest; of two that are as near the one with an even place, which is the even fraction.
+// Returns the nearest number; ties go to the even index, which is the even fraction.
 double nearest(const std::vector<double>& numbers, double x) {
   const double size = std::abs(x);
   size_t best = 0;
@@ -137,7 +136,7 @@ TEST(Fp8Quantise, RoundsToTheNearestNumberOfTheFormat) {
     const std::vector<double> numbers =
         short_fraction ? numbers_of(2, 15, largest_of(format)) : numbers_of(3, 7, largest_of(format));
     ASSERT_EQ(numbers.size(), short_fraction ? 124 : 127);
-    // Numbers, the middles between them, and others; all exact in fp32. The scale is 1.
+    // Numbers, the midpoints between them, and others; all exact in fp32. The scale is 1.
     std::vector<float> values;
     for (size_t i = 0; i + 1 < numbers.size(); ++i) {
       for (const double part : {0.0, 0.25, 0.5, 0.75}) {
@@ -175,7 +174,7 @@ TEST(Fp8Quantise, TakesItsOwnAmaxWhereNoneIsGivenAndSaysWhatItSaw) {
   EXPECT_EQ(seen.item<float>(), 7);
   EXPECT_EQ(got.rows[0][1].to(at::kFloat).item<float>(), -448);
   EXPECT_FLOAT_EQ(got.row_scales.item<float>(), 7.0F / 448);
-  EXPECT_EQ(fp8_quantise(at::zeros({2, 2}), {}).row_scales.item<float>(), 1);  // nothing to scale by
+  EXPECT_EQ(fp8_quantise(at::zeros({2, 2}), {}).row_scales.item<float>(), 1);  // amax is 0
 }
 
 // By hand: a scale per 128 columns of a row, a power of two that uses more than half of the range.
@@ -237,8 +236,8 @@ Tensor rounded(const Tensor& x, const Fp8Scaling& scaling) {
   return matrix.rows.to(at::kDouble) * matrix.row_scales.to(at::kDouble);
 }
 
-// Expects a b, plus |first|. In fp32 a sum of k products has k roundings, two scales and one further sum have three:
-// each is at most 2^-24 of the sum of magnitudes.
+// Expects a b, plus |first|. In fp32 a sum of k products has k roundings, two scales and one more sum have three: each
+// is at most 2^-24 of the sum of magnitudes.
 void expect_product(const char* what, const Tensor& got, const Tensor& a, const Tensor& b, const Tensor& first = {}) {
   Tensor wanted = at::matmul(a, b), bound = at::matmul(a.abs(), b.abs());
   if (first.defined()) {
@@ -271,7 +270,7 @@ TEST(Fp8Layer, ComputesTheProductsOfItsRoundedNumbersInEveryWay) {
   expect_product("dW into a sink, alone", alone.main, g.t(), x, before);
 }
 
-// Only passes of training count inputs, and a weight is read again after it was forgotten.
+// Only training passes count inputs, and a weight is quantised again after forget_weight().
 TEST(Fp8Layer, SeesInputsOfTrainingAndRemembersItsWeight) {
   LayerCase c;
   c.layer.input.seen = at::zeros({1});
@@ -282,13 +281,13 @@ TEST(Fp8Layer, SeesInputsOfTrainingAndRemembersItsWeight) {
   c.layer.count_inputs(true);
   fp8_linear(c.x, c.weight, {}, nullptr, c.layer);
   EXPECT_EQ(c.layer.input.seen.item<float>(), largest(c.x));
-  std::fill_n(c.weight.mutable_data_ptr<float>(), c.weight.numel(), 0.0F);  // as a kernel of an optimizer would
+  std::fill_n(c.weight.mutable_data_ptr<float>(), c.weight.numel(), 0.0F);  // like an optimizer's kernel
   EXPECT_TRUE(fp8_linear(c.x, c.weight, {}, nullptr, c.layer).equal(y));
   c.layer.forget_weight();
   EXPECT_EQ(largest(fp8_linear(c.x, c.weight, {}, nullptr, c.layer)), 0);
 }
 
-// The same operations on the same 8-bit numbers: only the order of sums may differ, of at most 24 products.
+// The same operations on the same FP8 numbers: only the order of sums may differ, with at most 24 products.
 TEST(Fp8Layer, AnMlpIsTwoLayersWithSwigluInBetween) {
   LayerCase one, other;
   const auto down_of = [](LayerCase& c) {

@@ -44,7 +44,7 @@ constexpr double kTiny = 1e-38;  // blocks of zeros
 
 Tensor quantiles() { return at::tensor(std::vector<float>(kQuantiles.begin(), kQuantiles.end()), at::kFloat); }
 
-// The two numbers of each byte.
+// Returns the two values of each byte.
 Tensor pairs() {
   std::vector<float> numbers;
   for (const float high : kQuantiles) {
@@ -53,7 +53,8 @@ Tensor pairs() {
   return at::tensor(numbers, at::kFloat).view({-1, 2});
 }
 
-// The nearest of |numbers| for each element of |blocks| [n, size], over the largest of its block; halfway, the lower.
+// For each element of |blocks| [n, size] divided by the absmax of its block, the nearest of |numbers|; ties go to the
+// lower.
 struct Nearest {
   Tensor codes, largest;
 };
@@ -98,7 +99,7 @@ Nf4Blocks nf4_quantise(const Tensor& weight) {
   return {pairs.select(2, 0).bitwise_left_shift(4).bitwise_or(pairs.select(2, 1)), absmax.view({rows, -1})};
 }
 
-// bitsandbytes' create_dynamic_map: with the sign, and i of 7 bits for the fraction of numbers around 10^(i - 6).
+// bitsandbytes' create_dynamic_map: signed, with i of 7 bits for the fraction of numbers around 10^(i - 6).
 Tensor absmax_map() {
   std::vector<float> numbers = {0, 1};
   for (int64_t i = 0; i < 7; ++i) {

@@ -34,7 +34,7 @@ double checksum(const Tensor& x, int64_t period, int64_t shift) {
   return x.reshape({-1}).to(at::kDouble).mul(factors).sum().item<double>();
 }
 
-// What bitsandbytes 0.50 has for the same weight: quantize_4bit(w, blocksize=64, compress_statistics=True,
+// Values of bitsandbytes 0.50 for the same weight: quantize_4bit(w, blocksize=64, compress_statistics=True,
 // quant_type="nf4") and dequantize_4bit.
 TEST(Nf4, CodesAndValuesAreThoseOfBitsandbytes) {
   const Tensor i = at::arange(8 * 128, at::kLong);

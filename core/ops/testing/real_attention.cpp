@@ -26,7 +26,7 @@ struct AttentionSize {
   bool causal = true;
   int64_t window = 0;
   std::vector<int64_t> cuts = {};
-  bool fused = false;  // q, k and v are parts of one tensor, as a fused projection leaves them
+  bool fused = false;  // q, k and v are parts of one tensor, like the output of a fused projection
 };
 
 // Scores have a deviation of 2, so that a query attends to some keys much more than to others: with even weights a
@@ -51,12 +51,13 @@ at::Tensor for_each_head(const at::Tensor& x, int64_t heads) {
   return x.repeat_interleave(heads / x.size(2), 2).transpose(1, 2);
 }
 
-// And back: the sum over the query heads that share a key head.
+// Inverse of for_each_head(): the sum over the query heads that share a key head.
 at::Tensor over_group(const at::Tensor& x, const at::Tensor& like) {
   return x.reshape({x.size(0), like.size(2), -1, x.size(2), x.size(3)}).sum(2).transpose(1, 2);
 }
 
-// The parts of the bounds, in fp64, from arguments of which |first| is q and |numbers| the first after the tensors.
+// The terms of the bounds, in fp64. |first| is the index of q in the arguments, |numbers| that of the first argument
+// after the tensors.
 struct ExactScores {
   ExactScores(const Arguments& a, size_t first, size_t numbers, c10::ScalarType type)
       : q(for_each_head(a[first].toTensor(), a[first].toTensor().size(2))),
@@ -88,13 +89,13 @@ struct ExactScores {
   double off;    // error of a score: relative for its p, absolute for log-sum-exp
 };
 
-// The error of rounding a factor in a kernel that multiplies in 16 bits: |u| times it, and in fp16, where small numbers
-// have fewer digits, at least half of the smallest number.
+// Returns the error of rounding a factor in a kernel that multiplies in bf16 or fp16: |u| times it, and in fp16, whose
+// small numbers have fewer digits, at least half of the smallest number.
 double short_unit(c10::ScalarType type) { return is_short(type) ? half_unit(type) : 0; }
 double half_smallest(c10::ScalarType type) { return type == at::kHalf ? std::ldexp(1.0, -25) : 0; }
 
 // out = sum of p v: each p has the error |off| twice, from its score and from the sum it is divided by, and is rounded
-// to 16 bits before the product; the sum over keys is accumulated in fp32. Log-sum-exp is never in 16 bits.
+// to bf16 or fp16 before the product; the sum over keys is accumulated in fp32. Log-sum-exp is never rounded to 16 bit.
 Outputs forward_slack(const Arguments& a, c10::ScalarType type) {
   const ExactScores e(a, 0, 3, type);
   const int64_t keys = e.k.size(2);
@@ -105,8 +106,8 @@ Outputs forward_slack(const Arguments& a, c10::ScalarType type) {
 }
 
 // dv = p^T grad, ds = p (grad v^T - rows) with rows = sum of grad out, dq = scale ds k, dk = scale ds^T q. p and ds are
-// in 16 bits, and for ds maybe p before it: two roundings; so are dk and dv of each query head, before those of a group
-// are summed. grad v^T and rows are sums of n terms, in fp32.
+// rounded to bf16 or fp16, and for ds maybe p before it: two roundings; so are dk and dv of each query head, before
+// those of a group are summed. grad v^T and rows are sums of n terms, in fp32.
 Outputs backward_slack(const Arguments& a, c10::ScalarType type) {
   const ExactScores e(a, 1, 6, type);
   const int64_t heads = e.q.size(1), group = heads / a[2].toTensor().size(2);

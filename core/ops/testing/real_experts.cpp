@@ -1,6 +1,5 @@
-// Samples at real sizes (samples.h) of the operators of experts: more rows than a block or a chunk of the sort has,
-// experts without rows, widths with and without vector loads, sizes that a grouped GEMM takes and others, groups that
-// end anywhere.
+// Samples of MoE operators at real sizes (samples.h): more rows than a block or a chunk of the sort, experts without
+// rows, widths with and without vector loads, sizes that a grouped GEMM supports and others, groups that end anywhere.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
@@ -26,7 +25,7 @@ struct RoutedSize {
   int64_t tokens, k, width, experts;
 };
 
-// A random begin and the experts that follow it; one token in four goes to the first ones.
+// A random start and the experts that follow it; one token in four goes to the first ones.
 at::Tensor draw_experts(const RoutedSize& size, Draw& draw) {
   const at::Tensor begin =
       draw.integers({size.tokens}, 0, size.experts - 1) * (draw.integers({size.tokens}, 0, 3) > 0).to(at::kLong);
@@ -93,7 +92,7 @@ struct GroupedSize {
   int64_t rows, in, out, groups;
 };
 
-// Cut at random places; the second group and the last have no rows.
+// Split at random; the second group and the last have no rows.
 at::Tensor draw_groups(const GroupedSize& size, Draw& draw) {
   std::vector<int64_t> ends;
   for (int64_t i = 0; i < size.groups - 2; ++i) ends.push_back(draw.between(0, size.rows));
@@ -104,7 +103,7 @@ at::Tensor draw_groups(const GroupedSize& size, Draw& draw) {
   return at::tensor(ends, at::kLong);
 }
 
-// |product| of each group's rows of |rows| and of what else is |other|'s of that group.
+// Applies |product| to the rows of each group and the group's entry of the other operand.
 template <class Product>
 std::vector<at::Tensor> by_group(const at::Tensor& rows, const at::Tensor& ends, const Product& product) {
   const at::Tensor host = ends.cpu();
@@ -165,12 +164,13 @@ Sample real_grouped_weight_grad(const GroupedSize& size, Draw& draw, c10::Scalar
   return {{main, grad, x, draw_groups(size, draw)}, 0, {}, weights_slack(size.rows, type)};
 }
 
-// Where kernels that take many rows at once can go wrong: at the ends of groups.
+// Row counts for which kernels that process many rows at once can fail: at the ends of groups.
 struct CountedGroups {
   std::vector<int64_t> counts;  // rows of each group
   int64_t in, out;
   bool is_turned = false;  // the main gradient is stored as [groups, in, out]
-  int64_t bad_group = -1;  // whose rows have a NaN on the left and an infinity on the right, for none but itself
+  int64_t bad_group =
+      -1;  // its rows have a NaN on the left and an infinity on the right, which must not affect other groups
 };
 
 Sample counted_weight_grad(const CountedGroups& size, Draw& draw, c10::ScalarType type) {
@@ -199,8 +199,8 @@ std::vector<SampleMaker> for_groups(Sample (*make)(const GroupedSize&, Draw&, c1
   return makers;
 }
 
-// Groups of one row and of none, of the 32 or 64 rows that a kernel takes at once and of some more or less; matrices
-// that end within a tile and that have several.
+// Groups of one row and of none, of the 32 or 64 rows that a kernel processes at once and of some more or less;
+// matrices that end within a tile and that have several.
 std::vector<SampleMaker> for_weight_grads() {
   const std::vector<int64_t> uneven = {1, 0, 63, 64, 65, 1, 130, 0, 7, 33};
   const std::vector<CountedGroups> sizes = {

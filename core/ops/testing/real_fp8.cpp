@@ -1,5 +1,5 @@
-// Samples at real sizes (samples.h) of the operators on 8-bit floats: more than one tile of a kernel each way, last
-// tiles that are not full, and products that go to a device's GEMM.
+// Samples of FP8 operators at real sizes (samples.h): more than one tile of a kernel in each dimension, partial last
+// tiles, and products that go to a device's GEMM.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/ldexp.h>
 #include <ATen/ops/matmul.h>
@@ -49,9 +49,9 @@ const RegisterRealSizes kRealFp8Blocks("concord::fp8_quantise_blocks",
                                          return Sample{{x, draw.coin()}, 0};
                                        }));
 
-// As in fp8_test.cpp: the neighbour of the exact number, where what is in between is rounded the other way. What is in
-// between is of |type|, and fp16 has numbers so small that they are off by more than that: by 2^-25, times the scale,
-// which is the format's largest number / amax. Argument |amax| has that.
+// As in fp8_test.cpp: a number adjacent to the exact one, if the intermediate result is rounded the other way. The
+// intermediate result is of |type|, and small fp16 numbers have an error of up to 2^-25, times the scale, which is the
+// format's largest number / amax. |amax| is the index of that argument.
 Sample::Slack real_neighbour(int64_t format, c10::ScalarType type, size_t amax) {
   return [=](const std::vector<c10::IValue>& given, const std::vector<at::Tensor>& exact) {
     const double step = format == 0 ? 0.125 : 0.25, smallest = format == 0 ? std::ldexp(1, -9) : std::ldexp(1, -16);
@@ -82,7 +82,7 @@ const RegisterRealSizes kRealFp8SwigluBackward(
 
 // ----------------------------------------------------------------------------------------------------------- products
 
-enum class Fp8Unit { matrix, rows, squares };  // that has a scale of its own
+enum class Fp8Unit { matrix, rows, squares };  // the unit that has one scale
 
 struct Fp8ProductSize {
   int64_t m, n, k;
@@ -104,7 +104,7 @@ at::Tensor draw_narrow(Draw& draw, int64_t rows, int64_t columns, bool e5m2) {
   return draw.normal({rows, columns}, at::kFloat, e5m2 ? 3 : 1).to(type);
 }
 
-// Powers of two, as fp8_quantise makes those of blocks.
+// Powers of two, like the block scales of fp8_quantise.
 at::Tensor draw_scales(Draw& draw, int64_t rows, int64_t columns, Fp8Unit unit) {
   if (unit == Fp8Unit::matrix) return draw_fp8_amax(draw);
   const auto blocks = [](int64_t size) { return (size + kFp8Block - 1) / kFp8Block; };
@@ -112,7 +112,7 @@ at::Tensor draw_scales(Draw& draw, int64_t rows, int64_t columns, Fp8Unit unit) 
   return at::ldexp(at::ones_like(exponents), exponents.round());
 }
 
-// The scale of each element of |of|.
+// Returns the scale of each element of |of|.
 at::Tensor spread(const at::Tensor& scales, const at::Tensor& of) {
   if (scales.dim() < 2) return scales;
   const int64_t lines = scales.size(0) == of.size(0) ? 1 : kFp8Block;
@@ -122,10 +122,10 @@ at::Tensor spread(const at::Tensor& scales, const at::Tensor& of) {
       .narrow(1, 0, of.size(1));
 }
 
-// Hopper's tensor cores keep a sum with 13 bits behind the point and cut off the rest: each of k / 32 additions loses
-// up to 2^-13 of it. Partial sums of terms of random sign are at most 8 / sqrt(k) of the sum of absolute values. Where
-// it may not be fast, partial sums are short and are added in fp32. Blocks of 128 are four additions each, and the one
-// with the largest scale can be nearly all of the sum.
+// Hopper's tensor cores keep 13 fraction bits of a sum and truncate the rest: each of k / 32 additions loses up to
+// 2^-13 of it. Partial sums of terms of random sign are at most 8 / sqrt(k) of the sum of absolute values. Unless
+// |fast|, partial sums are short and are added in fp32. Blocks of 128 are four additions each, and the one with the
+// largest scale can be nearly all of the sum.
 at::Tensor product_slack(const at::Tensor& a, const at::Tensor& a_scales, const at::Tensor& b,
                          const at::Tensor& b_scales, bool fast) {
   const double additions = a_scales.dim() == 2 ? 4 : fast ? std::max(1.0, std::sqrt(a.size(1)) / 4) : 1;

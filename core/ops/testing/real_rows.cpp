@@ -1,6 +1,6 @@
-// Samples at real sizes (samples.h) of the operators that work on rows: rms_norm, swiglu, rope, cross entropy. Rows as
-// wide as in real models, on both sides of the widths at which a kernel takes more threads per row, falls back, or
-// cannot use vector loads (odd widths and offsets).
+// Samples of row operators at real sizes (samples.h): rms_norm, swiglu, rope, cross entropy. Rows as wide as in real
+// models, on both sides of the widths at which a kernel uses more threads per row, falls back, or cannot use vector
+// loads (odd widths and offsets).
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -72,7 +72,7 @@ Sample real_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType type
   return {{grad, x, draw.normal({size.width}, type), rstd}, 0, {}, slack};
 }
 
-// As rms_norm, of a sum that every type has exactly.
+// Like rms_norm, of a sum that is exact in every type.
 Sample real_add_norm(const RowsSize& size, Draw& draw, c10::ScalarType type) {
   Sample made = real_norm(size, draw, type);
   const at::Tensor x = draw.eighths({size.rows, size.width}, type),
@@ -85,7 +85,7 @@ Sample real_add_norm(const RowsSize& size, Draw& draw, c10::ScalarType type) {
   return made;
 }
 
-// One more term and its addition.
+// An additional term and its addition.
 Sample real_add_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType type) {
   Sample made = real_norm_backward(size, draw, type);
   made.arguments.insert(made.arguments.begin(), draw.normal({size.rows, size.width}, type));
@@ -97,7 +97,7 @@ Sample real_add_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType 
   return made;
 }
 
-// For every number of threads to a row of the derivative, also with more rows than the device takes at a time (an H200:
+// Every number of threads per row of the derivative, also with more rows than the device processes at a time (an H200:
 // 1056 blocks of one row, or of eight), and on both sides of what a thread's registers hold.
 const std::vector<RowsSize> kNormSizes = {
     {35, 15},         {35, 32},   {8459, 128}, {2115, 256}, {35, 384},    {1059, 1536}, {65, 512},
@@ -108,7 +108,7 @@ const std::vector<RowsSize> kNormSizes = {
 };
 const RegisterRealSizes kRealNorm("concord::rms_norm", for_rows(kNormSizes, real_norm));
 const RegisterRealSizes kRealNormBackward("concord::rms_norm_backward", for_rows(kNormSizes, real_norm_backward));
-// The same kernels.
+// Uses the same kernels.
 const std::vector<RowsSize> kAddNormSizes = {{35, 128},    {65, 512},  {2049, 896},
                                              {1059, 1536}, {31, 2048}, {9, 6144},
                                              {267, 8192},  {3, 24584}, {33, 512, /*odd_place=*/true}};
@@ -178,7 +178,7 @@ SampleMaker real_rope_qkv(const PackedSize& size) {
   };
 }
 
-// The gradients as attention makes them: [batch, tokens, ...], seen as [tokens, batch, ...].
+// Gradients in the layout of attention: [batch, tokens, ...], viewed as [tokens, batch, ...].
 SampleMaker real_rope_qkv_backward(const PackedSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const auto angles = type == at::kDouble ? type : at::kFloat;
@@ -191,7 +191,7 @@ SampleMaker real_rope_qkv_backward(const PackedSize& size) {
   };
 }
 
-// Heads of Qwen 2.5 (0.5B, 1.5B), of GLM 4 (half of a head is turned), and one that has no vectors.
+// Heads of Qwen 2.5 (0.5B, 1.5B), of GLM 4 (half of a head is rotated), and one without vector loads.
 std::vector<SampleMaker> for_packed(SampleMaker (*maker)(const PackedSize&)) {
   std::vector<SampleMaker> made;
   for (const PackedSize& size : std::vector<PackedSize>{{65, 2, 4, 2, 16, 8},
@@ -214,9 +214,9 @@ struct VocabSize {
   bool odd_place = false;
 };
 
-// Each row has one logit of 12, as large as all others together, at a position where a loop over columns may go wrong:
-// the first and the last that count, around those that a block reads in one pass, anywhere. Padding columns hold values
-// that would show up in the result.
+// Each row has one logit of 12, as large as all others together, at a position where a loop over columns may fail: the
+// first and the last valid one, around those that a block reads in one pass, anywhere. Padding columns hold values that
+// would show up in the result.
 at::Tensor draw_logits(const VocabSize& size, Draw& draw, c10::ScalarType type) {
   const at::Tensor logits = draw.normal({size.rows, size.width}, type);
   logits.narrow(1, size.used, size.width - size.used).fill_(50);
@@ -250,7 +250,7 @@ SampleMaker real_parts(const VocabSize& size) {
   };
 }
 
-// softmax * soft - [label] * hard - level. |level| is what smoothing leaves of a gradient, far below a softmax of 1.
+// softmax * soft - [label] * hard - level. |level| is the gradient due to smoothing, far below a softmax of 1.
 SampleMaker real_grad(const VocabSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const auto sums = type == at::kDouble ? type : at::kFloat;
@@ -275,8 +275,8 @@ SampleMaker real_grad(const VocabSize& size) {
   };
 }
 
-// Vocabularies of Llama 2 and Qwen 2.5, whole and as a rank's share; one that is odd; and more rows than one launch of
-// the gradient handles (65535).
+// Vocabularies of Llama 2 and Qwen 2.5, whole and sharded; an odd one; and more rows than one launch of the gradient
+// handles (65535).
 std::vector<SampleMaker> for_vocabularies(SampleMaker (*maker)(const VocabSize&)) {
   const std::vector<VocabSize> sizes = {
       {3, 4120, 4101, 0, true},         {33, 32000, 32000, 0, false},
@@ -329,7 +329,7 @@ SampleMaker real_rescale(const VocabSize& size) {
   };
 }
 
-// Rows that stay in a block's memory, and rows of which a part does not.
+// Rows that fit in a block's memory, and rows that do not.
 const RegisterRealSizes kRealWithGrad(
     "concord::cross_entropy_with_grad_",
     {real_with_grad({3, 4120, 4101, 0, true}), real_with_grad({9, 32000, 32000, 0, false}),

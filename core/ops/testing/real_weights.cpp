@@ -35,7 +35,7 @@ SampleMaker real_lookup(const TableSize& size) {
   };
 }
 
-// For a row of the table: a sum of as many gradients as have its id, at most all of them.
+// A row of the table is a sum of the gradients of all tokens with its id, at most all of them.
 SampleMaker real_lookup_backward(const TableSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const at::Tensor main = draw.normal({size.rows, size.width}, type == at::kDouble ? type : at::kFloat);
@@ -83,7 +83,7 @@ SampleMaker real_weight_grad(const LinearSize& size) {
   };
 }
 
-// Sums over |depth| of products of a row and a row (or column), as large as |terms|.
+// Sums over |depth| of products of two rows (or a row and a column), as large as |terms|.
 Sample::Slack product_slack(int64_t depth, c10::ScalarType type, bool transposed) {
   return [=](const WeightArguments& a, const WeightOutputs&) {
     const at::Tensor x = a[0].toTensor().abs(), weight = a[1].toTensor().abs();
@@ -122,8 +122,8 @@ SampleMaker real_bias_grad(int64_t tokens, int64_t out) {
 const RegisterRealSizes kRealBiasGrad("concord::linear_bias_grad",
                                       {real_bias_grad(1, 40), real_bias_grad(4099, 1152), real_bias_grad(1025, 897)});
 
-// Above and below the sizes from which on the CUDA kernels time cublasLt's algorithms (640), and sizes that they do not
-// take.
+// Above and below the size at which the CUDA kernels start to time cublasLt's algorithms (640), and sizes that they do
+// not support.
 const RegisterRealSizes kRealLinear("concord::linear",
                                     {real_linear({96, 72, 40}, true), real_linear({1024, 896, 1152}, true),
                                      real_linear({1024, 896, 2432}, false), real_linear({1026, 1001, 897}, false)});
@@ -141,7 +141,7 @@ const RegisterRealSizes kRealSetWeightGrad("concord::linear_weight_grad_set_",
 
 struct AdamWSize {
   int64_t tensors;
-  int64_t most;  // elements of one
+  int64_t most;  // maximum elements per tensor
 };
 
 // More tensors than one launch handles (48), longer than a block handles (4096), some at odd offsets. Gradients are

@@ -18,8 +18,8 @@ int64_t Draw::size() {
   return kSizes[between(0, std::size(kSizes) - 1)];
 }
 
-// 0 < x <= 1. Not the distributions of libstdc++: for every number they take two logarithms of a long double, which
-// 64-bit ARM has in software only; that was half of the test's time.
+// Returns 0 < x <= 1. libstdc++'s distributions take two logarithms of a long double per number, which 64-bit ARM has
+// only in software; that was half of the test's time.
 double Draw::fraction() { return (static_cast<double>(engine_() >> 11) + 1) * 0x1p-53; }
 
 at::Tensor Draw::normal(std::vector<int64_t> sizes, c10::ScalarType type, double deviation) {

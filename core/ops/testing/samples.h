@@ -1,4 +1,4 @@
-// Random arguments for the operators, for the harness (ops_test.cpp). An operator's test registers a maker of them.
+// Random arguments for the operators, for the harness (ops_test.cpp). An operator's test registers a generator of them.
 //
 // Example:
 //   const RegisterSamples swiglu("concord::swiglu", [](Draw& draw, c10::ScalarType type) {
@@ -25,14 +25,14 @@ class Draw {
   explicit Draw(uint64_t seed) : engine_(seed) {}
 
   int64_t between(int64_t least, int64_t most);
-  // Of a dimension: 1, odd ones and powers of two, up to some sixty.
+  // Returns a dimension: 1, odd numbers and powers of two, up to some sixty.
   int64_t size();
   bool coin() { return between(0, 1) == 1; }
-  // On the cpu, |deviation| wide, rounded to |type|.
+  // Returns a tensor on the cpu with standard deviation |deviation|, rounded to |type|.
   at::Tensor normal(std::vector<int64_t> sizes, c10::ScalarType type, double deviation = 1);
-  // Multiples of 1/8 up to 6: of two of them, x + y and x + y / 2 are numbers of every type.
+  // Returns multiples of 1/8 up to 6: sums x + y and x + y / 2 of two of them are exact in every type.
   at::Tensor eighths(std::vector<int64_t> sizes, c10::ScalarType type);
-  // Of int64, least <= x <= most.
+  // Returns int64 with least <= x <= most.
   at::Tensor integers(std::vector<int64_t> sizes, int64_t least, int64_t most);
 
  private:
@@ -43,23 +43,22 @@ class Draw {
 
 struct Sample {
   std::vector<c10::IValue> arguments;
-  // How far a correct kernel may be off: |got - exact| <= 2 u |exact| + roundings * v * size (in bf16 one u: there all
-  // kernels round once), where u and v are half a unit in the last place of the output's type and of the type that sums
-  // are taken in, and size is the largest of the exact output's elements and of magnitudes[i], for outputs where larger
-  // terms cancel.
+  // The error bound of a correct kernel: |got - exact| <= 2 u |exact| + roundings * v * size (in bf16 one u, since all
+  // kernels round once), where u and v are half an ulp of the output's type and of the accumulation type, and size is
+  // the maximum of the exact output's elements and of magnitudes[i], for outputs with cancelling terms.
   double roundings = 16;
   std::vector<double> magnitudes = {};
-  // Where that would allow too much: what takes the place of roundings * v * size, for each output a tensor that
-  // broadcasts to it. Is given the arguments and the exact outputs, both in fp64, on the device that computed these.
+  // If that bound is too loose: replaces roundings * v * size, with a tensor per output that broadcasts to it. Called
+  // with the arguments and the exact outputs, both in fp64, on the device that computed these.
   using Slack = std::function<std::vector<at::Tensor>(const std::vector<c10::IValue>&, const std::vector<at::Tensor>&)>;
   Slack slack = {};
-  // Exact outputs are NaN or infinite in places, and there a kernel's have to be the same. Without it, both fail.
+  // Exact outputs contain NaN or infinities, and a kernel's must be the same there. Otherwise both fail the test.
   bool has_nan = false;
 };
 
 using SampleMaker = std::function<Sample(Draw&, c10::ScalarType)>;
 
-// The name of the operator -> its maker.
+// Maps the name of an operator to its generator.
 std::map<std::string, SampleMaker>& samples();
 
 struct RegisterSamples {
@@ -67,31 +66,31 @@ struct RegisterSamples {
 };
 
 // Samples of real sizes. A device has kernels that it uses only for long sequences, wide rows or many tensors, and that
-// no sample of some sixty elements reaches. All of them run if CONCORD_TEST_REAL_SIZES is 1. Else the host runs the
-// first of each operator, which therefore is small, and a device none: it may be simulated.
+// no sample of some sixty elements reaches. All of them run if CONCORD_TEST_REAL_SIZES is 1. Otherwise the host runs
+// the first one of each operator, which therefore is small, and a device none, since it may be simulated.
 std::map<std::string, std::vector<SampleMaker>>& real_sizes();
 
 struct RegisterRealSizes {
   RegisterRealSizes(const char* op, std::vector<SampleMaker> makers) { real_sizes().emplace(op, std::move(makers)); }
 };
 
-// The largest absolute value of |tensor|; 0 if it is empty.
+// Returns the largest absolute value of |tensor|; 0 if it is empty.
 double largest(const at::Tensor& tensor);
 
 // ------------------------------------------------------------------------------------------------------------- bounds
 
-// Half a unit in the last place of 1: u.
+// Returns half an ulp of 1: u.
 double half_unit(c10::ScalarType type);
-// The same for the type in which sums of elements of |type| are accumulated: v.
+// Returns half an ulp of 1 of the accumulation type of |type|: v.
 double sum_unit(c10::ScalarType type);
-bool is_short(c10::ScalarType type);  // 16 bits
+bool is_short(c10::ScalarType type);  // bf16 or fp16
 
-// By how many roundings of the sum of absolute values a sum of |terms| can be off, in whatever order it is taken: one
-// for each term in the worst case, and 8 sqrt(terms) if roundings are independent and as often up as down, except for
-// one sum in 1e13 / terms (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
+// Returns the error bound of a sum of |terms|, in any order, in roundings of the sum of absolute values: one per term
+// in the worst case, and 8 sqrt(terms) if roundings are independent and unbiased, except for one sum in 1e13 / terms
+// (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
 double roundings_of_sum(int64_t terms);
 
-// The same values at an odd place in memory, where kernels cannot read several elements at once.
+// Returns the same values at a misaligned address, where kernels cannot use vector loads.
 at::Tensor misaligned(const at::Tensor& tensor);
 
 }  // namespace concord::ops::testing
