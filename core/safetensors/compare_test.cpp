@@ -17,7 +17,7 @@ using testing::TemporaryFolder;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// One file with one tensor |name|.
+// Writes a file with one tensor |name|.
 template <class T>
 std::string file_with(const std::string& path, DType dtype, const std::vector<T>& values,
                       std::vector<int64_t> shape = {}, const std::string& name = "w") {
@@ -34,7 +34,7 @@ TensorComparison compared(const std::vector<A>& a, const std::vector<B>& b, cons
   const TemporaryFolder folder;
   const Weights left(file_with(folder / "a", type_a, a)), right(file_with(folder / "b", type_b, b));
   TensorComparison result = compare_weights(left, right, tolerance, any_type).front();
-  result.a = result.b = nullptr;  // the files are gone
+  result.a = result.b = nullptr;  // the files no longer exist
   return result;
 }
 
@@ -95,7 +95,7 @@ TEST(SafetensorsCompare, TellsInfinitiesApart) {
 }
 
 TEST(SafetensorsCompare, IsExactForIntegers) {
-  const int64_t large = (int64_t{1} << 62) + 1;  // as a double the same as its neighbours
+  const int64_t large = (int64_t{1} << 62) + 1;  // equal to its adjacent integers as a double
   const TensorComparison result = compared<int64_t>({large, 5}, {large - 1, 5}, {}, DType::kI64, DType::kI64);
   EXPECT_EQ(result.outcome, Outcome::differs);
   EXPECT_EQ(result.difference->largest_absolute.value, 1);

@@ -11,8 +11,8 @@ namespace {
 
 double from_bf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// A small float of |exponent_bits| and |mantissa_bits| with IEEE's bias and subnormal numbers; an exponent of all ones
-// is left to the caller.
+// Returns a small float of |exponent_bits| and |mantissa_bits| with IEEE's bias and subnormal numbers; the caller
+// handles an exponent of all ones.
 double small_float(uint32_t bits, int exponent_bits, int mantissa_bits) {
   const int bias = (1 << (exponent_bits - 1)) - 1;
   const auto exponent = static_cast<int>((bits >> mantissa_bits) & ((1u << exponent_bits) - 1));
@@ -32,7 +32,7 @@ double ieee_float(uint32_t bits, int exponent_bits, int mantissa_bits) {
   return negative ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
 }
 
-// Most are normal numbers, for which moving the bits and the bias is several times as fast.
+// Most are normal numbers, for which shifting the bits and changing the bias is several times as fast.
 double from_f16(uint16_t bits) {
   const uint32_t exponent = (bits >> 10) & 31;
   if (exponent == 0 || exponent == 31) return ieee_float(bits, 5, 10);

@@ -8,7 +8,8 @@
 
 namespace concord::safetensors {
 
-// All types of whole bytes that the format knows. F4 and F6, which pack elements into parts of bytes, are refused.
+// All types of whole bytes that the format defines. F4 and F6, which pack elements into parts of bytes, are not
+// supported.
 enum class DType {
   kBool,
   kU8,
@@ -29,9 +30,9 @@ enum class DType {
   kC64
 };
 
-const char* to_string(DType dtype);  // as files spell it: "BF16"
-int64_t size_of(DType dtype);        // bytes of an element
+const char* to_string(DType dtype);  // spelled as in files: "BF16"
+int64_t size_of(DType dtype);        // bytes per element
 std::optional<DType> parse_dtype(std::string_view text);
-std::string dtype_list();  // "BOOL, U8, ...", for sentences
+std::string dtype_list();  // "BOOL, U8, ...", for messages
 
 }  // namespace concord::safetensors

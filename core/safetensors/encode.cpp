@@ -13,12 +13,12 @@ namespace {
 uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value)) return 0x7fc0;
-  const uint32_t is_odd = (bits >> 16) & 1;  // from the middle to the even one
+  const uint32_t is_odd = (bits >> 16) & 1;  // ties to even
   return static_cast<uint16_t>((bits + 0x7fff + is_odd) >> 16);
 }
 
-// The addition rounds: |base| makes the last bit of the sum that of the half. Multiplied up and down, what is too large
-// for a half becomes infinite.
+// The addition rounds: |base| aligns the last bit of the sum with that of the half. Scaling up and down makes values
+// that are too large for a half infinite.
 uint16_t to_f16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t twice = bits << 1, sign = (bits >> 16) & 0x8000;

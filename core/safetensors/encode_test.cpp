@@ -24,7 +24,7 @@ uint16_t encoded(double value, DType dtype) {
   return bits;
 }
 
-// Every number of the type, the middle between it and the next, and what is just beside the middle.
+// Every number of the type, the midpoint between it and the next, and the values adjacent to the midpoint.
 void expect_nearest_even(DType dtype, uint16_t infinity) {
   for (uint32_t bits = 0; bits < infinity; ++bits) {
     const auto low = static_cast<uint16_t>(bits), high = static_cast<uint16_t>(bits + 1);

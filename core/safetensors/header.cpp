@@ -18,7 +18,7 @@ namespace {
   throw ConfigError(fmt::format("{}: {}; the file is damaged or not a safetensors file", file, why));
 }
 
-// Handles the JSON while it is parsed. Anything unexpected stops it there, so nesting is bounded.
+// Handles the JSON while it is parsed. Anything unexpected stops the parser, so nesting is bounded.
 class HeaderSax {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -161,8 +161,8 @@ class HeaderSax {
   Header& header_;
   Place place_ = Place::outside;
   std::unordered_set<std::string> names_;
-  std::string name_;  // of the tensor
-  std::string key_;   // within it, or within the metadata
+  std::string name_;  // of the current tensor
+  std::string key_;   // in the tensor or the metadata
   TensorInfo tensor_;
   Seen seen_;
   std::vector<uint64_t> offsets_;
@@ -181,7 +181,7 @@ void check_tensor(const TensorInfo& tensor, uint64_t data_bytes, const std::stri
   }
 }
 
-// In data order the tensors must be contiguous.
+// Throws unless the tensors are contiguous in data order.
 void check_cover(const std::vector<TensorInfo>& tensors, uint64_t data_bytes, const std::string& file) {
   uint64_t end = 0;
   const TensorInfo* before = nullptr;

@@ -1,8 +1,7 @@
-// The header of a safetensors file: 8 bytes of length (little endian), JSON, then the data of the tensors without
-// holes.
+// The header of a safetensors file: 8 bytes of length (little endian), JSON, then the data of the tensors without gaps.
 //
-// Files are hostile until parsed. parse_header accepts only what is correct in all details, so that code that has a
-// Header may use its offsets without another check. Pure; threads: any.
+// Files are untrusted until parsed. parse_header accepts only headers that are valid in every detail, so that code with
+// a Header may use its offsets without further checks. Pure; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +15,10 @@
 namespace concord::safetensors {
 
 inline constexpr uint64_t kLengthBytes = 8;
-inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the reference implementation
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // same limit as the reference implementation
 inline constexpr size_t kMaxDims = 64;
 
-// What a tensor is, without its position.
+// The name, type and shape of a tensor, without its position.
 struct TensorShape {
   std::string name;
   DType dtype = DType::kF32;
@@ -28,7 +27,7 @@ struct TensorShape {
 };
 
 struct TensorInfo : TensorShape {
-  uint64_t begin = 0;  // bytes, counted from the begin of the data; not always a multiple of the element's size
+  uint64_t begin = 0;  // in bytes from the start of the data; not always a multiple of the element's size
   uint64_t end = 0;
 
   uint64_t bytes() const { return end - begin; }
@@ -42,17 +41,17 @@ struct Header {
   Metadata metadata;
 };
 
-// |json| is the header of |file| (named in errors only), which is followed by |data_bytes|. Throws ConfigError, with
-// the file, the tensor and both values, for everything that is not right: no JSON or other values than the format has,
-// a name twice, an unknown type, sizes that overflow, offsets that point outside, overlap, leave holes or do not fit
-// the shape.
+// Parses |json|, the header of |file| (used only in messages), which is followed by |data_bytes|. Throws ConfigError,
+// with the file, the tensor and both values, for anything invalid: no JSON or values that the format does not define,
+// duplicate names, an unknown type, sizes that overflow, offsets that point outside, overlap, leave gaps or do not
+// match the shape.
 Header parse_header(std::string_view json, uint64_t data_bytes, const std::string& file);
 
-// The length that the first 8 bytes of a file give. Throws ConfigError if the file is shorter than that, or the
-// length is more than kMaxHeaderBytes.
+// Returns the length in the first 8 bytes of a file. Throws ConfigError if the file is shorter than that, or the length
+// exceeds kMaxHeaderBytes.
 uint64_t header_length(std::string_view begin_of_file, uint64_t file_bytes, const std::string& file);
 
-// Elements and bytes of a tensor; throws ConfigError if they are negative or do not fit into 63 bits.
+// Returns the bytes of a tensor. Throws ConfigError if a size is negative or does not fit into 63 bits.
 uint64_t tensor_bytes(const TensorShape& tensor, const std::string& file);
 
 // "[2, 3]".

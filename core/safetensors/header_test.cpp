@@ -12,7 +12,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What parse_header says to |json| with |data_bytes| behind it.
+// Returns the error of parse_header for |json| followed by |data_bytes|.
 std::string words(std::string_view json, uint64_t data_bytes) {
   return testing::words_of<ConfigError>([&] { parse_header(json, data_bytes, "a.safetensors"); });
 }
@@ -117,7 +117,7 @@ TEST(SafetensorsHeader, RefusesOffsetsThatDoNotFitTheShape) {
 }
 
 TEST(SafetensorsHeader, RefusesSizesThatOverflow) {
-  // The product of each is 0 modulo 2^64.
+  // Each product is 0 modulo 2^64.
   EXPECT_THAT(words(tensor("[4294967296,4294967296]", "[0,0]"), 0), HasSubstr("overflows 63 bits"));
   EXPECT_THAT(words(tensor("[4611686018427387904]", "[0,0]"), 0), HasSubstr("overflows 63 bits"));
   std::string many = "[1";

@@ -5,7 +5,7 @@ namespace {
 
 bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
 
-// The digits that |text| begins with, without leading zeros.
+// Returns the digits at the start of |text|, without leading zeros.
 std::string_view number_at(std::string_view text) {
   size_t length = 0;
   while (length < text.size() && is_digit(text[length])) ++length;

@@ -24,7 +24,7 @@ std::string names_text(std::span<const TensorInfo> tensors) {
   return text.empty() ? "no tensors" : text;
 }
 
-// What the kernel maps around a touched page (fault_around_bytes), unless it was changed.
+// Bytes that the kernel maps around an accessed page (default of fault_around_bytes).
 constexpr uintptr_t kMappedAround = 64 << 10;
 
 }  // namespace
@@ -127,7 +127,7 @@ void Reader::release(std::span<const std::byte> part) const {
   const auto begin = reinterpret_cast<uintptr_t>(part.data()), end = begin + part.size();
   const uintptr_t from = std::max(first, begin / kMappedAround * kMappedAround);
   const uintptr_t to = std::min(first + file_.size(), (end / kMappedAround + 1) * kMappedAround);
-  // A hint: without it everything works, but with more memory.
+  // Only a hint: failure costs nothing but memory.
   (void)::madvise(reinterpret_cast<void*>(from), to - from, MADV_DONTNEED);
 }
 

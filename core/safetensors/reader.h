@@ -1,11 +1,11 @@
-// A safetensors file that is open for reading: its header is checked, its data is mapped and not read until it is used.
+// A safetensors file opened for reading: its header is checked; its data is mapped and not read until it is used.
 //
-// data() gives the mapping itself: no copy, and pages come from and stay in the page cache. They count towards the
-// process's resident memory until release(). read() copies with pread, which costs no page faults and no resident
-// memory except that of the target. A file must not become shorter while it is open: read() then throws, but touching
-// data() beyond the new end ends the process, with the file's name (core/base/files/mapping_watch.h). Concord's own
-// writers never change a file in place; they rename a complete one over it, and a Reader keeps the old one. Threads:
-// any, at the same time. Throws ConfigError for what is wrong with the file, std::runtime_error for an I/O error.
+// data() returns the mapping itself: no copy, and pages come from and stay in the page cache. They count towards the
+// process's resident memory until release(). read() copies with pread, without page faults or resident memory except
+// for the target. A file must not be truncated while it is open: read() then throws, but accessing data() beyond the
+// new end terminates the process with the file's name (core/base/files/mapping_watch.h). Concord's own writers never
+// change a file in place; they rename a complete one over it, and a Reader keeps the old one. Threads: any,
+// concurrently. Throws ConfigError for an invalid file, std::runtime_error for an I/O error.
 #pragma once
 
 #include <cstddef>
@@ -32,25 +32,25 @@ class Reader {
   const std::string& path() const { return file_.path(); }
   const Metadata& metadata() const { return header_.metadata; }
   std::span<const TensorInfo> tensors() const { return header_.tensors; }  // in the order of their data
-  const TensorInfo* find(std::string_view name) const;                     // null if there is none
-  const TensorInfo& at(std::string_view name) const;  // throws ConfigError with the names there are
+  const TensorInfo* find(std::string_view name) const;                     // null if it does not exist
+  const TensorInfo& at(std::string_view name) const;                       // throws ConfigError with the existing names
 
-  // Valid as long as the reader. The address is a multiple of the element's size only if the file was written so:
-  // copy with memcpy, or look at is_aligned.
+  // Valid as long as the reader. The address is aligned to the element's size only if the file was written that way:
+  // copy with memcpy, or check is_aligned().
   std::span<const std::byte> data(const TensorInfo& tensor) const;
   static bool is_aligned(std::span<const std::byte> data, DType dtype) {
     return reinterpret_cast<uintptr_t>(data.data()) % static_cast<uintptr_t>(size_of(dtype)) == 0;
   }
-  // |to.size()| bytes from byte |offset| of the tensor.
+  // Reads |to.size()| bytes starting at byte |offset| of the tensor.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<std::byte> to) const;
 
-  // |bytes| from byte |offset| of the tensor, which may reach into the tensors after it, as memory of the caller: its
-  // pages come from the file when they are touched and become the caller's own when they are written; the file never
-  // changes. It outlives the reader. Until a page is written, a file that becomes shorter is as bad as for data().
+  // Maps |bytes| starting at byte |offset| of the tensor, possibly into the following tensors, as private memory: pages
+  // are loaded from the file when they are accessed and copied when they are written; the file never changes. The
+  // mapping outlives the reader. Until a page is written, truncating the file is as fatal as for data().
   std::shared_ptr<std::byte> map_private(const TensorInfo& tensor, uint64_t offset, uint64_t bytes) const;
 
-  // A hint that a part of data() has been used: its pages (and those around it, which the kernel maps along) no longer
-  // count as the process's. Changes nothing that can be read.
+  // Hints that a part of data() has been used: its pages (and those that the kernel maps around it) no longer count as
+  // resident. Their content can still be read.
   void release(std::span<const std::byte> part) const;
 
  private:
@@ -63,7 +63,7 @@ class Reader {
   MappingWatch watch_;
   uint64_t data_begin_ = 0;
   Header header_;
-  std::unordered_map<std::string_view, const TensorInfo*> by_name_;  // into header_
+  std::unordered_map<std::string_view, const TensorInfo*> by_name_;  // points into header_
 };
 
 }  // namespace concord::safetensors

@@ -52,7 +52,7 @@ TEST(SafetensorsReader, GivesPrivateMemoryThatNeitherChangesTheFileNorNeedsTheRe
   std::shared_ptr<std::byte> memory;
   {
     const Reader reader(path);
-    memory = reader.map_private(reader.at("a"), 1, 5);  // into the tensor behind it
+    memory = reader.map_private(reader.at("a"), 1, 5);  // extends into the next tensor
     EXPECT_THROW((void)reader.map_private(reader.at("a"), 1, 8), std::out_of_range);
     EXPECT_THROW((void)reader.map_private(reader.at("b"), 5, 1), std::out_of_range);
     EXPECT_THROW((void)reader.map_private(reader.at("b"), 1, UINT64_MAX), std::out_of_range);
@@ -102,7 +102,7 @@ TEST(SafetensorsReader, NoticesAFileThatBecomesShorter) {
               HasSubstr("is now shorter"));
 }
 
-// Resident pages of a mapping as the kernel counts them.
+// Returns the resident pages of a mapping, as counted by the kernel.
 int64_t resident_kib() {
   std::ifstream status("/proc/self/status");
   std::string line;

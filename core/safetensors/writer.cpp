@@ -21,7 +21,7 @@
 namespace concord::safetensors {
 namespace {
 
-constexpr size_t kAlignment = 8;  // the largest element
+constexpr size_t kAlignment = 8;  // size of the largest element
 
 [[noreturn]] void fail(const std::string& path, const std::string& what, int code) {
   throw std::runtime_error(fmt::format("{}: {}: {}", path, what, std::strerror(code)));
@@ -31,7 +31,7 @@ std::string head_of(const std::vector<TensorInfo>& tensors, const Metadata& meta
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   if (!metadata.empty()) json["__metadata__"] = metadata;
   std::string text = json.dump();
-  text.pop_back();  // the brace; adding many names to an object would search it for each
+  text.pop_back();  // removes the brace; adding many names to a JSON object would be quadratic
   bool first = metadata.empty();
   for (const TensorInfo& tensor : tensors) {
     const nlohmann::ordered_json entry = {
@@ -107,9 +107,11 @@ FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::mov
   fd_.reset(::open(path_.c_str(), flags, 0666));
   if (!fd_) fail(path_, mode == Mode::create ? "cannot be created" : "cannot be opened for writing", errno);
   int code = bytes == 0 ? 0 : (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
-  // Some file systems cannot preallocate space; there a full disk shows up at write().
+  // Some file systems cannot preallocate space; a full disk is then detected by write().
   if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL)
-    code = ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0 ? 0 : errno;  // others write within |bytes| only
+    code = ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0
+               ? 0
+               : errno;  // the other processes write only within |bytes|
   if (code != 0) {
     ::unlink(path_.c_str());
     throw std::runtime_error(fmt::format("{} (it needs {} bytes)", write_error_text(path_, code), bytes));

@@ -1,10 +1,10 @@
-// Writing safetensors files: tensors are declared first, then their bytes come in pieces, in any order and from any
+// Writes safetensors files: tensors are declared first, then their bytes arrive in pieces, in any order and from any
 // number of processes.
 //
-// Nothing half-written ever exists under the final name: Writer writes to a temporary file, and finish() makes the
-// bytes durable and renames. If the file system can, the space is reserved before the first byte, so a full disk is an
-// error immediately. Errors: ConfigError for declarations that are invalid; std::runtime_error for what the file system
-// says, with the file and the bytes. Threads: write() any, at the same time; everything else one at a time.
+// A partial file never exists under the final name: Writer writes to a temporary file, and finish() makes the bytes
+// durable and renames it. If the file system supports it, the space is reserved before the first byte, so that a full
+// disk is detected immediately. Throws ConfigError for invalid declarations, std::runtime_error for file system errors,
+// with the file and the bytes. Threads: any for write(), concurrently; otherwise one at a time.
 #pragma once
 
 #include <atomic>
@@ -20,37 +20,37 @@
 
 namespace concord::safetensors {
 
-// What a file will be: a value that every process of a job can compute on its own.
+// The layout of a file: a value that every process of a job can compute by itself.
 struct FilePlan {
-  std::string head;  // the first bytes: length and JSON, padded so that the data begins at a multiple of 8
+  std::string head;  // the first bytes: length and JSON, padded so that the data starts at a multiple of 8
   std::vector<TensorInfo> tensors;  // in the order of their data
-  std::vector<size_t> by_name;      // places in |tensors|, in the order of the names
+  std::vector<size_t> by_name;      // indices in |tensors|, sorted by name
   uint64_t file_bytes = 0;
 
   const TensorInfo& at(std::string_view name) const;  // throws std::out_of_range
-  // The position of byte 0 of |tensor| in the file.
+  // Returns the position of byte 0 of |tensor| in the file.
   uint64_t place_of(const TensorInfo& tensor) const { return head.size() + tensor.begin; }
 };
 
-// {"format": "pt"}: without it transformers refuses a file.
+// Returns {"format": "pt"}: without it transformers rejects a file.
 Metadata pytorch_metadata();
 
-// Tensors of larger elements first, so that each is at a multiple of its element's size; within that in the order
-// given. |file| is for errors.
+// Orders tensors by descending element size, so that each is aligned to its element's size, then in the given order.
+// |file| is used in error messages.
 FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, const std::string& file);
 
-// A file that is being written at given places. Closes it when it goes away; removes nothing.
+// A file that is written at given offsets. Closed on destruction; never removed.
 class FilePart {
  public:
-  // create: must not exist, and gets |bytes|; share: may exist already, and gets |bytes| if that is not 0.
+  // create: must not exist, and is resized to |bytes|; share: may exist already, and is resized to |bytes| if not 0.
   enum class Mode { create, share };
   FilePart(std::string path, Mode mode, uint64_t bytes = 0);
 
   const std::string& path() const { return path_; }
   void write(uint64_t place, std::span<const std::byte> bytes);
-  // Lets the disk begin with these bytes, so that sync() has less to wait for. Never waits, never fails.
+  // Starts writing these bytes to disk, so that sync() has less to wait for. Never waits, never fails.
   void start_sync(uint64_t place, uint64_t bytes);
-  void sync();  // Waits: until what was written is durable
+  void sync();  // Waits: until the written bytes are durable
 
  private:
   std::string path_;
@@ -65,10 +65,10 @@ class Writer {
   ~Writer();  // removes the unfinished file
 
   const FilePlan& plan() const { return plan_; }
-  // |bytes| at byte |offset| of the tensor |name|. Throws std::out_of_range if they do not belong there.
+  // Writes |bytes| at byte |offset| of the tensor |name|. Throws std::out_of_range if they exceed it.
   void write(std::string_view name, uint64_t offset, std::span<const std::byte> bytes);
-  // All bytes of all tensors have to be written; which pieces they came in does not matter, and a piece written twice
-  // counts twice. Throws std::logic_error if the count differs.
+  // Requires that all bytes of all tensors were written, in pieces of any size; a piece written twice counts twice.
+  // Throws std::logic_error if the count differs.
   void finish();
 
  private:
@@ -79,7 +79,7 @@ class Writer {
   bool finished_ = false;
 };
 
-// Makes the names of files in |folder| durable: what was created or renamed in it.
+// Makes the directory entries of |folder| durable: files that were created or renamed in it.
 void sync_folder(const std::string& folder);
 // Renames, replacing an existing file, and makes the new name durable.
 void rename_durably(const std::string& from, const std::string& to);

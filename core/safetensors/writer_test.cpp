@@ -131,7 +131,7 @@ TEST(SafetensorsWriter, SaysSoWhereTheFolderIsMissing) {
               HasSubstr("cannot be created: No such file"));
 }
 
-// In a process of its own, because the limit cannot be taken back.
+// Runs |body| in a child process, because the limit cannot be raised again.
 int exit_code_of(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());

@@ -14,7 +14,7 @@
 namespace concord {
 namespace {
 
-// The part of torch_device that is done once per platform.
+// Performs the part of torch_device that is done once per platform.
 c10::DeviceType open_torch_side(const Platform& platform) {
   const concord_core_table& core = platform.core();
   const std::string who = "platform '" + std::string(platform.name()) + "'";

@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// The cpu plugin with another libtorch side.
+// The cpu plugin with a different libtorch device.
 struct FakeSide {
   explicit FakeSide(const char* type, const char* name = nullptr, const char* const* libraries = nullptr)
       : plugin(loader::open_plugin("cpu")) {
@@ -80,7 +80,7 @@ TEST(TorchDevice, WorkOnAPlatformsStreamIsOrderedWithTensorsThroughEvents) {
   const Stream producer(device);
   const Stream side(device);
   const Communicator comm = alone(device);
-  // The producer is held back, so the collective on the side stream cannot have run before the gate opens.
+  // The producer is blocked, so the collective on the side stream cannot have run before the gate opens.
   producer.launch_host([](void* gate) { static_cast<std::atomic<bool>*>(gate)->wait(false); }, &open);
   Event produced(device);
   produced.record(producer);
@@ -98,7 +98,7 @@ TEST(TorchDevice, StreamOfTheCpuPlatformIsTheNullStream) {
   EXPECT_EQ(torch_stream(Device(open_platform("cpu"), 0)).native(), nullptr);
 }
 
-// The next test has to be the first one that loads the fake library: libtorch knows no such device before.
+// The next test must be the first one that loads the fake library: libtorch does not know the device before.
 TEST(TorchDevice, LoadsTheLibrariesThatThePlatformNamesAndRenamesTheDevice) {
   ASSERT_FALSE(c10::impl::hasDeviceGuardImpl(c10::DeviceType::PrivateUse1));
   const char* const libraries[] = {"libfake_torch_library.so", nullptr};

@@ -1,4 +1,4 @@
-// Element types on both sides.
+// Conversion between element types of libtorch and of the platform.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,7 +9,7 @@
 
 namespace concord {
 
-// Nothing if the platform has no such type (complex numbers, 8-bit floats, ...).
+// Returns nullopt if the platform has no such type (complex numbers, FP8, ...).
 std::optional<DType> platform_dtype(c10::ScalarType type);
 
 }  // namespace concord

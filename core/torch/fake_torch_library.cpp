@@ -1,5 +1,5 @@
-// What a vendor's libtorch library does when it is loaded, as far as device.cpp is concerned: it registers a device
-// type with libtorch, and takes part in its own loading. For device_test.cpp, instead of libtorch_cuda.so and the like.
+// A fake of a vendor's libtorch library for device_test.cpp, instead of libtorch_cuda.so etc.: registers a device type
+// with libtorch when it is loaded, and takes part in its own loading.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstdlib>
@@ -9,7 +9,7 @@
 
 namespace {
 
-// One device, whose streams have their number as native handle.
+// One device, whose streams have their id as native handle.
 class FakeGuard : public c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::PrivateUse1> {
  public:
   c10::DeviceIndex deviceCount() const noexcept override { return 4; }

@@ -63,7 +63,7 @@ bool GraphedCallable::is_possible(c10::Device device) {
   return begin.hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
 }
 
-// An exception while recording is not the work's fault: it may wait for the device where that does nothing yet.
+// An exception while recording is not an error of the work: it may wait for the device, which executes nothing yet.
 bool GraphedCallable::record() {
   static const auto begin = graph_operator("concord_graph::begin").typed<int64_t(const Tensor&)>();
   static const auto end = graph_operator("concord_graph::end").typed<bool(const Tensor&, int64_t)>();
@@ -80,7 +80,7 @@ bool GraphedCallable::record() {
     problem = error.what();
   }
   if (graph_ != 0 && end.call(on_device_, graph_) && problem.empty()) return true;
-  release();  // now: the work takes as much memory again when it runs without a recording
+  release();  // frees memory now, since running without a recording needs the same amount again
   loader::log(CONCORD_LOG_DEBUG, "core",
               fmt::format("{} cannot be recorded, so it is enqueued kernel by kernel each time: {}", name_,
                           problem.empty() ? "the device refuses" : problem));

@@ -1,5 +1,4 @@
-// Numbers on their way from a device to the host, while the device goes on with what was enqueued after them. A plain
-// item() would wait for that too.
+// An asynchronous device-to-host copy that does not wait for work enqueued after it, unlike item().
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,13 +15,13 @@ class HostCopy {
  public:
   // Enqueues the copy on libtorch's current stream of |device|.
   HostCopy(const at::Tensor& tensor, const Device& device)
-      : on_host_(tensor.to(at::kCPU, /*non_blocking=*/true)) {  // into pinned memory, which libtorch keeps
+      : on_host_(tensor.to(at::kCPU, /*non_blocking=*/true)) {  // into pinned memory, which libtorch caches
     if (tensor.is_cpu()) return;
     copied_.emplace(device);
     copied_->record(torch_stream(device));
   }
 
-  // Waits: for the copy.
+  // Waits: until the copy is done.
   const at::Tensor& wait() const {
     if (copied_) copied_->synchronize();
     return on_host_;

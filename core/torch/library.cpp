@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of the libtorch_cpu.so that this process uses.
+// Returns the folder of the libtorch_cpu.so that this process uses.
 fs::path torch_folder() {
   void* handle = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
   if (handle == nullptr) return {};  // cannot happen: this file links it
@@ -46,7 +46,7 @@ std::vector<std::string> library_places(const std::string& name, const std::stri
 
 namespace {
 
-// Loads |name| from the first location that has it.
+// Loads |name| from the first path at which it exists.
 void* load_file(const std::string& name, const std::string& plugin_path) {
   std::string tried;
   for (const std::string& place : library_places(name, plugin_path)) {
@@ -65,7 +65,7 @@ void* load_file(const std::string& name, const std::string& plugin_path) {
                                               "\ninstall the matching libtorch, or add its folder to LD_LIBRARY_PATH");
 }
 
-// What a participating library is given.
+// The arguments for the hook of a library.
 struct Host {
   explicit Host(const std::string& plugin) : plugin_path(plugin) {
     table = {sizeof table, 0, folder.c_str(), this, &Host::load};

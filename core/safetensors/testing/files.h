@@ -1,4 +1,4 @@
-// Files for tests: a temporary folder, and safetensors files from their parts, valid or invalid.
+// Files for tests: a temporary folder, and safetensors files built from their parts, valid or invalid.
 #pragma once
 
 #include <unistd.h>
@@ -39,7 +39,7 @@ inline std::string file_of(std::string_view json, std::string_view data) {
   return length_bytes(json.size()) + std::string(json) + std::string(data);
 }
 
-// What() of the exception of type E that |body| throws; "accepted" where it throws none.
+// Returns what() of the exception of type E that |body| throws; "accepted" if it throws none.
 template <class E, class Body>
 std::string words_of(const Body& body) {
   try {

@@ -1,6 +1,6 @@
-// A device that records, on the cpu: in place of its kernels it keeps calls of operators with the tensors they were
-// given. So work that makes new tensors of its state, or that depends on a number of the host, gives other results when
-// it is replayed, as on a device. For one source of a test program: it registers operators.
+// A device on the cpu that supports recording: instead of kernels it records calls of operators with their tensors.
+// Work that allocates new tensors for its state, or depends on a host value, thus gives different results when it is
+// replayed, as on a real device. Include in only one source of a test program, since it registers operators.
 #pragma once
 
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -47,7 +47,7 @@ class Recording {
     calls_.push_back(std::move(call));
   }
 
-  // On a device nothing has happened while it recorded.
+  // Reverts all writes: a device executes nothing while it records.
   void take_back() {
     while (!written_.empty()) {
       written_.back().first.copy_(written_.back().second);
@@ -78,16 +78,16 @@ class Recording {
   }
 
   std::vector<Call> calls_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> written_;  // with what they held before
+  std::vector<std::pair<at::Tensor, at::Tensor>> written_;  // with their previous values
   int64_t left_ = -1;
 };
 
 struct FakeDevice {
   std::unique_ptr<Recording> recording;
   std::optional<c10::impl::IncludeDispatchKeyGuard> records;
-  int64_t fails_after = -1;  // calls; -1: never
+  int64_t fails_after = -1;  // number of calls; -1: never
   bool refuses = false;
-  int64_t calls = 0;  // of the last recording
+  int64_t calls = 0;  // in the last recording
   bool has_room = true;
   int replays = 0, releases = 0;
 };
