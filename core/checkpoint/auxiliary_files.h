@@ -1,5 +1,5 @@
-// The files of a Hugging Face folder that are copied along with its weights: the tokenizer and the generation config.
-// Threads: any.
+// The auxiliary files of a Hugging Face folder, which are copied along with its weights: tokenizer and generation
+// config. Threads: any.
 #pragma once
 
 #include <string>
@@ -11,10 +11,10 @@ inline constexpr const char* kGenerationConfigFile = "generation_config.json";
 
 bool is_auxiliary_file(std::string_view name);
 
-// Copies |from| to |to|, which must not exist, in pieces of 1 MiB, and waits until it is durable. Throws ConfigError
-// for what is no regular file, std::runtime_error for what the file system says.
+// Copies |from| to |to|, which must not exist, in pieces of 1 MiB, and waits until it is durable. Throws ConfigError if
+// |from| is not a regular file, std::runtime_error for file system errors.
 void copy_file_durably(const std::string& from, const std::string& to);
-// The same for a text.
+// Like copy_file_durably(), for a text.
 void write_file_durably(const std::string& path, std::string_view text);
 
 }  // namespace concord

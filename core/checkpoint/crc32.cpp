@@ -14,9 +14,9 @@ namespace {
 
 constexpr uint32_t kAllOnes = 0xffffffff;
 
-// CRC-32 divides polynomials over GF(2), but starts from a register of ones and inverts the result. Started from its
-// inverse (the value that stands for a register of zeros) and not inverted, it is linear: that of an exclusive or is
-// the exclusive or of both, leading zeros do not matter, and each zero byte at the end multiplies by x^8.
+// CRC-32 is polynomial division over GF(2), but starts with a register of ones and inverts the result. Started with its
+// inverse (a register of zeros) and not inverted, it is linear: that of an exclusive or is the exclusive or of both,
+// leading zeros do not matter, and each zero byte at the end multiplies by x^8.
 uint32_t linear_part(std::span<const std::byte> bytes) { return crc32(kAllOnes, bytes) ^ kAllOnes; }
 
 uint32_t shift_operator(uint64_t zeros) {
@@ -38,7 +38,7 @@ void check_within(uint64_t offset, uint64_t bytes, uint64_t size) {
 }  // namespace
 
 uint32_t crc32(uint32_t before, std::span<const std::byte> bytes) {
-  // A null pointer asks both libraries for the initial value.
+  // Both libraries return the initial value for a null pointer.
   if (bytes.empty()) return before;
 #ifdef CONCORD_WITH_LIBDEFLATE
   return libdeflate_crc32(before, bytes.data(), bytes.size());

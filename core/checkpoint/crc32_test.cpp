@@ -12,7 +12,7 @@
 namespace concord {
 namespace {
 
-// Bit by bit, as the standard defines it.
+// Computes the checksum bit by bit, by the standard's definition.
 uint32_t by_definition(std::span<const std::byte> bytes) {
   uint32_t state = 0xffffffff;
   for (const std::byte each : bytes) {
@@ -81,7 +81,7 @@ TEST(Crc32, SharesOfAnyPartitionInAnyOrderGiveTheChecksumOfTheWhole) {
   }
 }
 
-// A rank of four has columns of a matrix, another the rest: runs of equal rows.
+// A rank of four holds columns of a matrix, another one the rest: runs of equal rows.
 TEST(Crc32, RowsOfSeveralRanksGiveTheChecksumOfTheMatrix) {
   std::mt19937 random(3);
   constexpr size_t kRows = 50, kColumns = 96;

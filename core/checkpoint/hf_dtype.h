@@ -1,4 +1,4 @@
-// Weights' element types in files and in libtorch.
+// Conversion between element types of files and of libtorch.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -9,7 +9,7 @@
 
 namespace concord {
 
-// Nothing for types that are not among F64, F32, F16 and BF16.
+// Returns nullopt unless the type is F64, F32, F16 or BF16.
 inline std::optional<c10::ScalarType> float_type(safetensors::DType dtype) {
   switch (dtype) {
     case safetensors::DType::kF64: return c10::ScalarType::Double;
@@ -30,7 +30,7 @@ inline std::optional<safetensors::DType> file_type(c10::ScalarType type) {
   }
 }
 
-// Its name in a config.json; "" for other types.
+// Returns the name of |type| in config.json; "" for other types.
 inline const char* config_dtype(c10::ScalarType type) {
   switch (type) {
     case c10::ScalarType::Double: return "float64";

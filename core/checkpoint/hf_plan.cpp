@@ -37,7 +37,7 @@ std::string file_name(const std::string& stem, size_t number, size_t count) {
   return stem + name;
 }
 
-// As many tensors per file as fit.
+// Puts as many tensors into each file as fit.
 std::vector<std::vector<TensorShape>> cut(std::vector<TensorShape> tensors, uint64_t max_file_bytes) {
   std::vector<std::vector<TensorShape>> files(1);
   uint64_t bytes = 0;

@@ -29,7 +29,7 @@ TEST(HfPlan, NamesTheTensorsOfAParameter) {
                           GlobalTensor{"e.0.up", {16, 24}}, GlobalTensor{"e.1.up", {16, 24}}));
 }
 
-// How many of |ranks| write each element of each tensor.
+// Returns the number of |ranks| that write each element of each tensor.
 std::map<std::string, std::vector<int>> writers_of(const ShardSpec& spec, const RankLayout& layout,
                                                    const RankRange& ranks, const std::optional<RankRange>& together) {
   std::map<std::string, std::vector<int>> writers;
@@ -83,7 +83,7 @@ TEST(HfPlan, RanksWithTheSameElementsDivideThem) {
   EXPECT_EQ(written_part(norm, layout, 3).runs.size(), 0u);
 }
 
-// So each machine can write everything alone: its own ranks divide what they have alike.
+// Each machine can write everything alone: its own ranks divide their replicated elements.
 TEST(HfPlan, HasOneWriterForEveryElementOnEveryMachine) {
   const ShardSpec cut{.name = "o", .dims = {{240, {}}, {96, ShardAxis::tp}}, .replicated_over = {GroupKind::dp_cp}};
   const ShardSpec whole{

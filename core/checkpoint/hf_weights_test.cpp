@@ -30,7 +30,7 @@ std::string words_of(const std::string& folder, const SampleParameters& sample, 
       [&] { load_hf_weights(folder, sample.list, ShardPlace{}, options); });
 }
 
-// Every element of the rank is the one of the file at its global address; what is left is padding, 0.
+// Every element of the rank must be the one of the file at its global address; the rest is padding, 0.
 void expect_loaded(const Parameter& parameter, const ShardPlace& place) {
   const at::Tensor value = parameter.value.detach().view({-1}).to(at::kFloat);
   const float* data = value.const_data_ptr<float>();
@@ -60,7 +60,7 @@ TEST(HfWeights, OfEveryRankOfEveryLayoutAreItsElementsOfTheFile) {
   }
 }
 
-// A file of one tensor "w" [6, 10] of numbers that fp16 and bf16 have to round; |shift| bytes off the right address.
+// Writes a file of one tensor "w" [6, 10] of numbers that fp16 and bf16 have to round, misaligned by |shift| bytes.
 at::Tensor write_one(const std::string& path, at::ScalarType type, size_t shift) {
   const at::Tensor values = at::arange(60, at::kDouble).mul(0.3712).sub(7).view({6, 10}).to(type);
   const std::string text = to_string(*file_type(type));
@@ -92,7 +92,7 @@ TEST(HfWeights, AreConvertedBetweenAllFloatTypesWhereverTheyLie) {
 
 TEST(HfWeights, LargerThanAWindowAreCutWithoutLoss) {
   const TemporaryFolder folder;
-  // 14 MB with rows of 20 KB, then 12 MB in one row: cut by rows and by columns.
+  // 14 MB with rows of 20 KB, then 12 MB in one row: split by rows and by columns.
   const ShardSpec rows{.name = "rows", .dims = {{700}, {5000, ShardAxis::tp}}};
   const ShardSpec row{.name = "row", .dims = {{3'000'000}}};
   testing::write_sample(folder / "model.safetensors", {rows, row});
@@ -125,7 +125,7 @@ TEST(HfWeights, ThatAreMissingOrOfAnotherShapeOrTypeAreNamed) {
   EXPECT_EQ(with({"w", DType::kF32, {6, 10}}), "accepted");
 }
 
-// A weight of 6 x 10 in blocks of 4 x 8: 2 x 2 of them, of which all but the first are cut off.
+// A weight of 6 x 10 in blocks of 4 x 8: 2 x 2 of them, of which all but the first are truncated.
 TEST(HfWeights, InEightBitBlocksAreElementsTimesTheScaleOfTheirBlock) {
   const TemporaryFolder folder;
   const ShardSpec spec{.name = "w", .dims = {{6}, {10, ShardAxis::tp}}};
@@ -177,7 +177,7 @@ TEST(HfWeights, InEightBitBlocksAreRefusedWithoutScalesThatFit) {
   EXPECT_THAT(with(matrix, {weight, {"w_scale_inv", DType::kI32, {2, 2}}}), HasSubstr("but it is [2, 2] in I32"));
   EXPECT_THAT(with(row, {{"w", DType::kF8E4M3, {60}}, {"w_scale_inv", DType::kF32, {15}}}),
               HasSubstr("which only matrices can have"));
-  // Scales of nothing that has 8 bits belong to no parameter.
+  // Scales of a tensor that is not FP8 belong to no parameter.
   EXPECT_THAT(with(matrix, {{"w", DType::kF32, {6, 10}}, {"w_scale_inv", DType::kF32, {2, 2}}}),
               HasSubstr("'w_scale_inv' of [2, 2] does not belong to any parameter"));
   EXPECT_THAT(with(matrix, {weight, {"w_scale_inv", DType::kF32, {2, 2}}, {"v_scale_inv", DType::kF32, {2, 2}}}),
@@ -225,7 +225,7 @@ int64_t status_kib(const std::string& key) {
   return -1;
 }
 
-// Memory that nobody has touched; an allocator may give out what it has kept.
+// Memory that was never accessed; an allocator may return cached memory.
 class FreshMemory {
  public:
   explicit FreshMemory(size_t bytes) : bytes_(bytes) {
@@ -241,7 +241,7 @@ class FreshMemory {
   void* data_;
 };
 
-// Large enough to be mapped: a plain weight, gate and up, which follow each other in the file, and q, k, which do not.
+// Large enough to be mapped: a plain weight, gate and up, which are adjacent in the file, and q, k, which are not.
 std::vector<ShardSpec> mappable_specs() {
   ShardSpec gate_up{.name = "gate_up", .dims = {{512, ShardAxis::tp}, {256}}};
   gate_up.pieces = {{"mlp.gate", 256}, {"mlp.up", 256}};
@@ -260,7 +260,7 @@ void write_mappable(const std::string& path) {
   testing::write_sample(path, specs);
 }
 
-// The names of the parameters that moved, each with the values of the file.
+// Returns the names of the parameters that moved; each must have the values of the file.
 std::vector<std::string> mapped_by(const std::string& folder, const ShardPlace& place, at::ScalarType type) {
   const SampleParameters sample(mappable_specs(), place, type);
   std::vector<const void*> before;
@@ -281,7 +281,7 @@ TEST(HfWeights, StayInTheFileWhereTheyLieThereAsTheyAreNeeded) {
   write_mappable(folder / "model.safetensors");
   EXPECT_THAT(mapped_by(folder.path(), ShardPlace{}, at::kFloat), ::testing::ElementsAre("down", "gate_up"));
   EXPECT_THAT(mapped_by(folder.path(), ShardPlace{}, at::kDouble), ::testing::IsEmpty());
-  // Of the second of two ranks each piece is cut for itself, and rows of "down" are.
+  // For the second of two ranks each piece is split separately, and so are the rows of "down".
   EXPECT_THAT(mapped_by(folder.path(), ShardPlace{{{{2, 1}, {}, {}}}}, at::kFloat), ::testing::IsEmpty());
 }
 
@@ -299,7 +299,7 @@ TEST(HfWeights, ThatAreMappedCanBeWrittenAndTheFileStays) {
   for (const Parameter& parameter : first.parameters) EXPECT_TRUE(parameter.value.eq(3).all().item<bool>());
 }
 
-// A file of 384 MB of which this rank has every second half row: all pages of the file are touched.
+// A file of 384 MB of which this rank holds every second half row: all pages of the file are accessed.
 TEST(HfWeights, TakeNoMoreHostMemoryThanTheShardAnd64MiB) {
   const TemporaryFolder folder;
   constexpr int64_t kRows = 24 << 10, kColumns = 4 << 10;
@@ -316,7 +316,7 @@ TEST(HfWeights, TakeNoMoreHostMemoryThanTheShardAnd64MiB) {
         .spec = spec, .init = constant_init(0), .value = at::from_blob(memory.data(), {kRows, kColumns / 2}, type)};
     Parameter* const list[] = {&parameter};
     const int64_t shard_kib = parameter.value.numel() * parameter.value.element_size() / 1024;
-    std::ofstream("/proc/self/clear_refs") << 5;  // the peak begins here
+    std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak
     const int64_t before = status_kib("VmRSS");
     load_hf_weights(folder.path(), list, ShardPlace{{{{2, 1}, {}, {}}}});
     const int64_t peak = status_kib("VmHWM") - before;

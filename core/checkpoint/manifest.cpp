@@ -28,9 +28,9 @@ constexpr size_t kDigits = 8;
 
 constexpr std::string_view kSpace = " \t\n\r";
 
-// Reads the JSON of a manifest from front to back. A checkpoint may have 100,000 tensors, and most of the time that the
-// library takes for them goes into letters: so most strings are taken as they stand, and only those with escapes or
-// other letters than ASCII are given to it.
+// Parses the JSON of a manifest sequentially. A checkpoint may have 100,000 tensors, and the JSON library spends most
+// of its time on the characters of strings. So strings are taken as is; only those with escapes or non-ASCII characters
+// are passed to the library.
 class ManifestParser {
  public:
   ManifestParser(std::string_view text, const std::string& place) : text_(text), place_(place) {}
@@ -105,7 +105,7 @@ class ManifestParser {
   void add_tensor(const std::string& name, const std::string& tensor, ManifestFile* file) {
     skip_space();
     if (peek() != '"') expect_value('"', fmt::format("as tensor {} of file {}", quoted(tensor), quoted(name)));
-    // Sorted as to_json has written them: each belongs at the end.
+    // to_json() writes them sorted: each is inserted at the end.
     const size_t before = file->tensors.size();
     file->tensors.emplace_hint(file->tensors.end(), tensor, checksum({}));
     if (file->tensors.size() == before) refuse(fmt::format("has tensor {} of {} twice", quoted(tensor), quoted(name)));
@@ -115,7 +115,7 @@ class ManifestParser {
     if (!keys->insert(key).second) refuse(fmt::format("has {} twice", quoted(key)));
   }
 
-  // Calls |each| with every key; it reads the value. |where| ends the sentence about another value.
+  // Calls |each| with every key; it reads the value. |where| ends the error message for a value of a different type.
   template <class Each>
   void object(const std::string& where, const Each& each) {
     expect_value('{', where);
@@ -192,12 +192,12 @@ class ManifestParser {
     if (peek() != begin) refuse(fmt::format("has {} {}", value_text(), where));
   }
 
-  // Up to what can follow a number or a literal.
+  // Returns the text up to a character that can follow a number or a literal.
   std::string_view word() const {
     return text_.substr(at_, std::min(text_.find_first_of(",}] \t\n\r", at_), text_.size()) - at_);
   }
 
-  // What kind of value begins here.
+  // Describes the type of the value at the current position.
   std::string value_text() {
     skip_space();
     switch (peek()) {
@@ -214,7 +214,7 @@ class ManifestParser {
   size_t at_ = 0;
 };
 
-// Whether |text| can be written as it is: most names can, and going through the library costs more than all else.
+// Returns whether |text| can be written as is: most names can, and the library would take most of the time.
 bool is_plain(std::string_view text) {
   for (const char each : text) {
     if (each < ' ' || each > '~' || each == '"' || each == '\\') return false;

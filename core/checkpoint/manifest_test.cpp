@@ -48,7 +48,7 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(parse_manifest(to_json({}), "x"), Manifest{});
 }
 
-// Against the JSON library: keys, digits, and names that need escapes.
+// Compared with the JSON library: keys, digits, and names that need escapes.
 TEST(Manifest, IsJsonWithALineForEachFileAndTensor) {
   const std::string text = to_json(example());
   const auto json = nlohmann::json::parse(text);
@@ -93,7 +93,7 @@ TEST(Manifest, RefusesWhatItDoesNotWrite) {
   EXPECT_THAT(refusal(std::string(100'000, '[')), HasSubstr("a list instead of an object"));
 }
 
-// Whatever it accepts is JSON to the library too: with each byte of an example changed or removed.
+// Accepts only texts that the library accepts too: with each byte of an example changed or removed.
 TEST(Manifest, AcceptsNothingThatIsNotJson) {
   const std::string text = to_json(example());
   int accepted = 0;

@@ -35,7 +35,7 @@ bool is_nonce(std::string_view text) {
   return text.size() == kNonceDigits && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-// The |folder| that a temporary folder belongs to; empty if |name| is not such a name.
+// Returns the |folder| that a temporary folder belongs to; empty if |name| is not a temporary name.
 std::string_view base_of(std::string_view name) {
   if (name.ends_with(kReplaced)) name.remove_suffix(kReplaced.size());
   const size_t at = name.rfind(kTemporary);
@@ -43,7 +43,8 @@ std::string_view base_of(std::string_view name) {
   return name.substr(0, at);
 }
 
-// Removes |folder|, what is_ours() knows it by last: if the process is killed in here, the next one removes the rest.
+// Removes |folder|; the file that is_ours() checks goes last, so that the next process removes the rest if this one is
+// killed.
 void remove_ours(const fs::path& folder) {
   const std::vector<fs::directory_entry> entries(fs::directory_iterator(folder), {});
   for (const fs::directory_entry& entry : entries) {
@@ -55,11 +56,11 @@ void remove_ours(const fs::path& folder) {
 void try_to_remove_ours(const fs::path& folder) noexcept {
   try {
     if (fs::exists(folder)) remove_ours(folder);
-  } catch (const std::exception&) {  // it is found again next time
+  } catch (const std::exception&) {  // retried the next time
   }
 }
 
-// "model.safetensors", "optimizer-00001-of-00002.safetensors", and the index of such files.
+// Returns true for "model.safetensors", "optimizer-00001-of-00002.safetensors", and the index of such files.
 bool is_tensor_file(std::string_view name) {
   constexpr std::string_view kStems[] = {"model", "adapter_model", "optimizer", "fp8"};
   for (const std::string_view stem : kStems) {
@@ -74,14 +75,14 @@ bool is_tensor_file(std::string_view name) {
   return false;
 }
 
-// Moves what others have put into a folder of ours, |from|, to the one that has replaced it.
+// Moves foreign files from the replaced folder |from| to the one that has replaced it.
 void keep_foreign_files(const fs::path& from, const fs::path& to) {
   for (const std::string& name : foreign_files_in(from.string())) {
     if (!fs::exists(fs::symlink_status(to / name))) fs::rename(from / name, to / name);
   }
 }
 
-// |temporary| becomes |folder|.
+// Renames |temporary| to |folder|.
 void put_in_place(const std::string& temporary, const std::string& folder) {
   if (!fs::exists(folder) || fs::is_empty(folder)) {
     safetensors::rename_durably(temporary, folder);  // replaces an empty folder
@@ -104,8 +105,8 @@ void put_in_place(const std::string& temporary, const std::string& folder) {
   remove_ours(old);
 }
 
-// Without a nonce: one that was about to be renamed, or that was replaced, or an empty one. Anything else with such a
-// name is not touched.
+// Without a nonce: a folder that was about to be renamed, was replaced, or is empty. Anything else with such a name is
+// not touched.
 bool is_ours(const fs::path& folder) {
   const fs::directory_iterator entries(folder);
   return fs::is_empty(folder) || std::any_of(begin(entries), end(entries), [](const fs::directory_entry& entry) {
@@ -117,7 +118,7 @@ bool is_abandoned(const fs::path& folder) {
   const UniqueFd file(::open((folder / kNonceFile).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (file) return ::flock(file.get(), LOCK_EX | LOCK_NB) == 0;
   if (errno != ENOENT || !is_ours(folder)) return false;
-  // The only copy of the previous contents, if the names were not exchanged atomically.
+  // Keep the only copy of the previous contents, if the names were not exchanged atomically.
   const std::string name = folder.filename().string();
   return !name.ends_with(kReplaced) || fs::exists(folder.parent_path() / base_of(name));
 }
@@ -163,14 +164,14 @@ SaveFolder::SaveFolder(std::string folder, const std::string& nonce)
   const std::string file = path_ + "/" + kNonceFile;
   nonce_file_ = UniqueFd(::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   int error = nonce_file_ ? 0 : errno;
-  if (nonce_file_) ::flock(nonce_file_.get(), LOCK_EX | LOCK_NB);  // without locks nobody else can take one either
+  if (nonce_file_) ::flock(nonce_file_.get(), LOCK_EX | LOCK_NB);  // without locks no other process can take one either
   if (error == 0) error = write_all(nonce_file_.get(), nonce);
   if (error == 0) return;
   try_to_remove_ours(path_);
   throw std::runtime_error(fmt::format("{}: cannot be written: {}", file, std::strerror(error)));
 }
 
-// NFS keeps an open file that is deleted under another name in the same folder, so it is closed first.
+// NFS keeps a deleted open file under another name in the same folder, so it is closed first.
 SaveFolder::~SaveFolder() {
   nonce_file_.reset();
   try_to_remove_ours(path_);
@@ -205,7 +206,7 @@ std::vector<std::string> remove_abandoned_saves(const std::string& parent) noexc
       try_to_remove_ours(entry.path());
       removed.push_back(entry.path().filename().string());
     }
-  } catch (const std::exception&) {  // it is found again next time
+  } catch (const std::exception&) {  // retried the next time
   }
   return removed;
 }

@@ -83,7 +83,7 @@ TEST(SaveFolder, IsSeenByItsNonceAlone) {
     EXPECT_FALSE(sees_temporary_folder(model, nonce)) << nonce;
 }
 
-// The process that makes it is killed.
+// The process that creates the folder is killed.
 void abandon_one(const std::string& model, const std::string& nonce) {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -102,7 +102,7 @@ TEST(AbandonedSaves, AreRemovedAndThoseOfTheLivingAndOfOthersAreNot) {
   fs::create_directory(here + "model.tmp-00000000000000cc");  // killed before it had a nonce, or
   fs::create_directory(here + "model.tmp-00000000000000dd");  // about to get its name
   write_file(here + "model.tmp-00000000000000dd/model.safetensors", "x");
-  // The only copy of an older model, and what others call so.
+  // The only copy of an older model, and folders of others with similar names.
   for (const char* kept : {"lost.tmp-00000000000000ee.old", "a.tmp-1", "b.tmp-00000000000000ff", "c"}) {
     fs::create_directory(here + kept);
     write_file(here + kept + "/notes.txt", "x");

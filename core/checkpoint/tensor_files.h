@@ -1,5 +1,5 @@
-// Tensors in and out of safetensors files, whole: for batches, dumps and other small things. Weights of models go
-// through core/checkpoint/hf_weights.h.
+// Reads and writes whole tensors in safetensors files: for batches, dumps and other small data. Weights of models use
+// core/checkpoint/hf_weights.h.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@ namespace concord {
 
 using TensorMap = std::map<std::string, at::Tensor>;
 
-// On the host. Throws ConfigError, with the file, if the tensor is not there or of a type that libtorch lacks.
+// Returns a tensor on the host. Throws ConfigError, with the file, if it does not exist or libtorch lacks its type.
 at::Tensor read_tensor(const safetensors::Reader& file, const std::string& name);
 
 // Replaces |path| when everything is written. Tensors may be on any device; types are kept.

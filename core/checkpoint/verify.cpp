@@ -32,7 +32,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kPieceBytes = 4 << 20;
 constexpr int kMaxThreads = 8;
 
-// Reads all of |to|. Returns how much there was, which is less at the end of the file. Throws std::runtime_error.
+// Fills |to|. Returns the number of bytes read, which is less at the end of the file. Throws std::runtime_error.
 size_t read_at(const InputFile& file, uint64_t place, std::span<std::byte> to) {
   size_t had = 0;
   while (had < to.size()) {
@@ -45,7 +45,7 @@ size_t read_at(const InputFile& file, uint64_t place, std::span<std::byte> to) {
   return had;
 }
 
-// What has one checksum: a plain file, or a tensor.
+// The data of one checksum: a plain file, or a tensor.
 struct Unit {
   const InputFile* file;
   const std::string* name;
@@ -57,8 +57,8 @@ struct Unit {
   std::optional<Damage> damage = {};
 };
 
-// What this process verifies of a folder. Units are made in the same order by every process, and each belongs to the
-// part in which the middle of its bytes lies.
+// The part of a verification that this process performs. Every process lists the units in the same order, and each unit
+// belongs to the part that contains the middle of its bytes.
 class Verification {
  public:
   Verification(const std::string& folder, const Manifest& manifest, const VerifyShare& share)
@@ -93,7 +93,7 @@ class Verification {
     return std::clamp(static_cast<int>(std::thread::hardware_concurrency()), 1, kMaxThreads);
   }
 
-  // Whether the next |bytes| are for this process.
+  // Returns whether this process verifies the next |bytes|.
   bool is_mine(uint64_t bytes) {
     const long double middle = static_cast<long double>(planned_) + static_cast<long double>(bytes) / 2;
     planned_ += bytes;
@@ -115,10 +115,10 @@ class Verification {
       }
       file.by_tensor ? add_tensors(name, file, *input, wrong_size) : add_plain(name, file, *input, wrong_size);
     }
-    planned_ = before + file.bytes;  // whatever could be located in it: the other processes may have seen more
+    planned_ = before + file.bytes;  // whatever was located in it, since the other processes may have seen more
   }
 
-  // Null where it cannot be.
+  // Returns null if it cannot be opened.
   const InputFile* open(const std::string& name, const ManifestFile& file) {
     const std::string path = folder_ + "/" + name;
     try {
@@ -144,7 +144,7 @@ class Verification {
     }
   }
 
-  // A header is read by every process, which needs the places in it, and judged by one.
+  // Every process reads a header, since it needs the offsets, but only one reports its damage.
   void add_tensors(const std::string& name, const ManifestFile& file, const InputFile& input,
                    const std::optional<Damage>& wrong_size) {
     std::string head;
@@ -157,7 +157,7 @@ class Verification {
         damage.expected = checksum_text(file.crc32);
         damage.found = checksum_text(found);
       }
-      // Places count from the size that the file should have: what is left of one that was cut off can be verified.
+      // Offsets assume the size in the manifest: the rest of a truncated file can be verified.
       header = safetensors::parse_header(std::string_view(head).substr(safetensors::kLengthBytes),
                                          file.bytes - std::min<uint64_t>(file.bytes, head.size()), input.path());
     } catch (const std::exception& error) {

@@ -47,7 +47,7 @@ class Verify : public ::testing::Test {
     writer.finish();
   }
 
-  // The place of byte |offset| of a tensor in its file.
+  // Returns the position of byte |offset| of a tensor in its file.
   uint64_t place(const std::string& file, const std::string& tensor, uint64_t offset) const {
     const safetensors::Reader reader(path(file));
     uint64_t data = 0;
@@ -63,7 +63,7 @@ class Verify : public ::testing::Test {
     stream.put(static_cast<char>(old ^ 0x10));
   }
 
-  // What is found, which has to be the same by one process and by the parts of several.
+  // Returns the damages found, which must be the same for one process and for the parts of several.
   std::vector<std::string> damages() const {
     std::vector<std::string> alone, together;
     for (const Damage& damage : verify_checkpoint(folder_.path())) alone.push_back(to_string(damage));
@@ -150,7 +150,7 @@ TEST_F(Verify, NamesADamagedHeader) {
                                                       HasSubstr("is not JSON"))));
   flip("optimizer.safetensors", 8);
   std::string text = read_file(path("optimizer.safetensors"));
-  text.replace(text.find("exp_avg.a"), 9, "exp_avg.b");  // another name; everything else is as it was
+  text.replace(text.find("exp_avg.a"), 9, "exp_avg.b");  // a different name; everything else is unchanged
   write_file(path("optimizer.safetensors"), text);
   EXPECT_THAT(damages(), ElementsAre(HasSubstr("its header has the checksum")));
 }
@@ -187,7 +187,7 @@ TEST_F(Verify, PartsShareTheBytesAndReportAllOfThem) {
     EXPECT_NEAR(static_cast<double>(bytes), 400'000, 1000) << part;
     sum += bytes;
   }
-  EXPECT_EQ(sum, 4 * 400'000U + 12 * 4U + 19U);  // of all tensors, and config.json
+  EXPECT_EQ(sum, 4 * 400'000U + 12 * 4U + 19U);  // bytes of all tensors, and config.json
   EXPECT_THROW(verify_checkpoint(folder_.path(), {.part = 4, .parts = 4}), std::out_of_range);
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using at::Tensor;
 
-// The ranks that together have all of it; nothing: each has.
+// Returns the group whose ranks together hold the whole parameter; nullopt if each rank does.
 std::optional<GroupKind> holders(const ShardSpec& spec) {
   std::optional<GroupKind> kind;
   for (const ShardSpec::Dim& dim : spec.dims) {

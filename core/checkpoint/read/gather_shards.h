@@ -1,4 +1,4 @@
-// A parameter's shards, or their gradients, assembled into the global tensors that they represent.
+// Gathers a parameter's shards, or their gradients, into the global tensors that they represent.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace concord {
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // |shard| is this rank's, of local_shape. Returns the global tensors of |spec|, on the host, on every rank of the
-// groups that it is split over (tp, or etp and ep), all of which call it. Padding is removed. Waits: for them.
+// groups that it is split over (tp, or etp and ep), all of which call it. Padding is removed. Waits: for these ranks.
 NamedTensors gather_shards(const at::Tensor& shard, const ShardSpec& spec, ParallelContext& context);
 
 }  // namespace concord

@@ -31,17 +31,17 @@ using safetensors::TensorInfo;
 using safetensors::Weights;
 
 constexpr uint64_t kMinMappedBytes = 1 << 18;  // smaller values are not worth their own mapping
-constexpr size_t kMinReadBytes = 1 << 16;      // of a row: shorter ones are not worth a system call each
+constexpr size_t kMinReadBytes = 1 << 16;      // rows shorter than this are not worth a system call each
 
-// A block of a tensor in a file, |rows| of |length| elements at a distance of |stride|, and where it goes.
+// A block of a tensor in a file, |rows| of |length| elements at a distance of |stride|, and its destination.
 struct FileBlock {
   const Reader* file;
   const TensorInfo* tensor;
-  const BlockScales* scales;  // of 8-bit floats
-  const Mxfp4Weight* packed;  // the weight that |tensor| has the blocks of; both null: the tensor is as it is
+  const BlockScales* scales;  // scales of an FP8 tensor
+  const Mxfp4Weight* packed;  // the MXFP4 weight whose blocks are |tensor|; both null: plain
   const at::Tensor* to;       // flat
-  int64_t from;               // element of the tensor in the file
-  int64_t local;              // element of |to|
+  int64_t from;               // first element in the tensor of the file
+  int64_t local;              // first element in |to|
   int64_t rows;
   int64_t length;
   int64_t stride;
@@ -55,7 +55,7 @@ struct FileBlock {
   }
 };
 
-// In the files of a model with images, before the names of its text model.
+// Prefix of the text model's names in the files of a multimodal model.
 constexpr std::string_view kTextPart = "language_model.";
 
 std::string without_part(const std::string& name) {
@@ -133,12 +133,12 @@ void check_value(const Parameter& parameter, const std::vector<int64_t>& shape) 
   }
 }
 
-// Where the whole parameter is contiguous and in order in one file: the gate and up pieces are, in files written by
-// transformers.
+// The contiguous range of a file that holds the whole parameter in order: the gate and up pieces do, in files written
+// by transformers.
 struct Stretch {
   const Reader* file = nullptr;
-  const TensorInfo* tensor = nullptr;  // in which it begins
-  int64_t from = 0;                    // element of that tensor
+  const TensorInfo* tensor = nullptr;  // the tensor in which it starts
+  int64_t from = 0;                    // first element in that tensor
   const std::byte* end = nullptr;      // in file->data()
 };
 
@@ -162,7 +162,7 @@ std::optional<Stretch> stretch_of(const Parameter& parameter, const ShardPlace& 
   return elements == parameter.value.numel() ? whole : std::nullopt;
 }
 
-// The value as a mapping of its file; undefined if it must be copied.
+// Returns the value as a mapping of its file; undefined if it must be copied.
 at::Tensor map_value(const Parameter& parameter, const ShardPlace& place, const Found& found) {
   const at::Tensor& value = parameter.value;
   const safetensors::DType dtype = found.begin()->second.info->dtype;
@@ -182,7 +182,7 @@ Found find_all(const Weights& weights, const Parameter& parameter, bool takes_sc
   return found;
 }
 
-// The blocks of a run, none of which covers more than |window_bytes| of the file, unless a single row does.
+// Splits a run into blocks, each of at most |window_bytes| of the file, unless a single row is longer.
 void cut_run(const ShardRun& run, FileBlock block, int64_t window_bytes, std::vector<FileBlock>& blocks) {
   const int64_t element = block.is_decoded() ? int64_t{sizeof(float)} : size_of(block.tensor->dtype);
   const int64_t window = window_bytes / element;
@@ -204,7 +204,7 @@ void cut_run(const ShardRun& run, FileBlock block, int64_t window_bytes, std::ve
   }
 }
 
-// The bytes of |block| as stored in the file, row after row. |to| must be large enough.
+// Copies the bytes of |block| as stored in the file, row after row. |to| must be large enough.
 void copy_rows(const FileBlock& block, std::byte* to) {
   const auto size = static_cast<size_t>(size_of(block.tensor->dtype));
   const std::byte* from = block.data().data();
@@ -214,7 +214,7 @@ void copy_rows(const FileBlock& block, std::byte* to) {
                 row_bytes);
 }
 
-// The same without the mapping, whose page faults cost as much as the copy.
+// Like copy_rows(), without the mapping, whose page faults cost as much as the copy.
 void read_rows(const FileBlock& block, std::byte* to) {
   const auto size = static_cast<uint64_t>(size_of(block.tensor->dtype));
   const auto row_bytes = static_cast<size_t>(block.length) * size;
@@ -272,7 +272,7 @@ void copy(const FileBlock& block) {
   block.file->release(block.data());
 }
 
-// In file order, so that a disk reads sequentially.
+// Copies in file order, so that a disk reads sequentially.
 void copy_all(std::vector<FileBlock>& blocks) {
   std::sort(blocks.begin(), blocks.end(), [](const FileBlock& a, const FileBlock& b) {
     return std::pair(a.file, a.data().data()) < std::pair(b.file, b.data().data());
@@ -291,7 +291,7 @@ void copy_all(std::vector<FileBlock>& blocks) {
   }
 }
 
-// The files of a folder and what a rank needs of them.
+// The files of a folder and the tensors that a rank needs from them.
 class FolderLoad {
  public:
   // Checks everything.
@@ -318,7 +318,7 @@ class FolderLoad {
     read(blocks);
   }
 
-  // With the other ranks that need the same; returns what went wrong on this one (read_and_all_gather).
+  // Loads together with the ranks that need the same tensors; returns the error of this rank (read_and_all_gather).
   std::exception_ptr read_with(ParallelContext& job) {
     std::exception_ptr error;
     const auto keep_first = [&](const std::exception_ptr& later) { error = error ? error : later; };
@@ -345,10 +345,10 @@ class FolderLoad {
     Found found;
     at::Tensor value;  // flat
     std::vector<ShardRun> runs;
-    at::Tensor mapped = {};  // the new value, where it needs not be read
+    at::Tensor mapped = {};  // the new value, if it need not be read
   };
 
-  // |name| as the parameter's runs have it.
+  // |name| is the name in the parameter's runs.
   void add_scales(const std::string& name, const Weights::Tensor& tensor, const Parameter& parameter) {
     if (is_scaled(tensor)) scales_.try_emplace(tensor.info->name, weights_, tensor, options_.weight_block_size);
     if (!is_packed(tensor)) return;
@@ -359,7 +359,7 @@ class FolderLoad {
 
   static bool is_packed(const Weights::Tensor& tensor) { return tensor.info->dtype == safetensors::DType::kU8; }
 
-  // |to| has what |runs| are about, and stays where it is.
+  // |to| holds the elements of |runs|, and must not move.
   void add_blocks(const Target& target, const std::vector<ShardRun>& runs, const at::Tensor& to,
                   std::vector<FileBlock>* blocks) const {
     for (const ShardRun& run : runs) {
@@ -384,7 +384,7 @@ class FolderLoad {
     for (const FileBlock& block : blocks) bytes_read_ += block.rows * block.length * size_of(block.tensor->dtype);
   }
 
-  // The targets that are the same on all ranks of the group |kind|.
+  // Reads the targets that are replicated over the group |kind|.
   std::exception_ptr read_in(ProcessGroup& group, GroupKind kind, ParallelContext& job) {
     std::vector<const Target*> shared;
     std::vector<at::Tensor> values;
@@ -412,12 +412,12 @@ class FolderLoad {
   const HfLoadOptions options_;
   const ShardPlace place_;
   std::vector<Target> targets_;
-  std::map<std::string, BlockScales> scales_;  // of tensors that have them, by name
-  std::map<std::string, Mxfp4Weight> packed_;  // the same of weights
+  std::map<std::string, BlockScales> scales_;  // FP8 tensors, by name
+  std::map<std::string, Mxfp4Weight> packed_;  // MXFP4 weights, by name
   int64_t bytes_read_ = 0;
 };
 
-// Every parameter is the same in one of the two groups.
+// Checks that every parameter is replicated over one of the two groups.
 void check_groups(std::span<Parameter* const> parameters) {
   for (const Parameter* parameter : parameters) {
     const std::vector<GroupKind>& over = parameter->spec.replicated_over;

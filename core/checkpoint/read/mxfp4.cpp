@@ -24,7 +24,7 @@ const std::array<float, 256>& powers() {
   static const std::array<float, 256> table = [] {
     std::array<float, 256> values;
     for (int i = 0; i < 255; ++i) values[static_cast<size_t>(i)] = std::ldexp(1.F, i - 127);
-    values[255] = std::numeric_limits<float>::quiet_NaN();  // as the format has it
+    values[255] = std::numeric_limits<float>::quiet_NaN();  // defined by the format
     return values;
   }();
   return table;
@@ -69,7 +69,7 @@ Mxfp4Weight::Mxfp4Weight(const Weights& weights, const std::string& name, std::s
   scales_ = bytes_of(weights, name + kScales, {shape[0], columns_, rows_ / kBlock});
 }
 
-// A column of an expert is contiguous in the file, a row is not: neighbours in a row are rows_ / 2 bytes apart.
+// A column of an expert is contiguous in the file, a row is not: adjacent elements of a row are rows_ / 2 bytes apart.
 void Mxfp4Weight::decode(int64_t first, std::span<float> out) const {
   const std::array<float, 256>& power = powers();
   for (int64_t i = 0; i < static_cast<int64_t>(out.size());) {

@@ -1,5 +1,5 @@
-// The state of an optimizer without the layout that computed it: every value has a global address, the name of its
-// tensor and the index there (core/parallel/shard_spec.h). Checkpoints write it, any other layout can load it.
+// The state of an optimizer, independent of the layout that computed it: every value has a global address, the name of
+// its tensor and the index there (core/parallel/shard_spec.h). Checkpoints store it, and any other layout can load it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,21 +15,20 @@ namespace concord {
 struct OptimizerState {
   struct Entry {
     std::string key;  // "exp_avg", "exp_avg_sq", "momentum", "momentum_buffer", "main" (fp32 weights) or "ema"
-    std::vector<ShardRun> runs;  // tensor, global indices; |local| counts from the beginning of |values|
+    std::vector<ShardRun> runs;  // tensor, global indices; |local| is relative to |values|
     at::Tensor values;           // fp32, on the host, flat
   };
   int64_t steps = 0;
   std::vector<Entry> entries;
 };
 
-// Where values of a state come from, by their global address: the states of other ranks (StateIndex), or the files of a
-// checkpoint.
+// A source of optimizer state by global address: the states of other ranks (StateIndex), or the files of a checkpoint.
 class StateSource {
  public:
   virtual ~StateSource() = default;
   virtual int64_t steps() const = 0;
-  // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements stay. Throws
-  // ConfigError with the tensor where they are not there.
+  // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements are unchanged. Throws
+  // ConfigError with the tensor if values are missing.
   virtual void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const = 0;
 };
 

@@ -56,7 +56,7 @@ std::string error_of(const std::vector<OptimizerState>& states, const std::vecto
   return "no error";
 }
 
-// Saved in three parts, read through a run that none of them has.
+// Saved in three parts, read through a run that matches none of them.
 TEST(OptimizerState, ValuesAreFoundByTheirGlobalAddress) {
   const at::Tensor values = at::arange(72, at::kFloat);
   const ShardRun whole{.tensor = "w", .local = 0, .count = 72, .offset = 0, .run_length = 72, .run_stride = 72};
@@ -86,7 +86,7 @@ TEST(OptimizerState, MissingElementsAreNamed) {
               HasSubstr("different steps, 3 and 4"));
 }
 
-// Reads columns of a matrix in a file to elements that begin at the third.
+// Reads columns of a matrix in a file into elements starting at the third.
 TEST(OptimizerFiles, ReadsEveryRowOfARunFromItsAddress) {
   const tests::TemporaryFolder folder;
   const at::Tensor matrix = at::arange(72, at::kFloat);

@@ -10,7 +10,7 @@
 namespace concord {
 namespace {
 
-// A round on its way: this rank's share of it, then everybody's.
+// A round in flight: first this rank's share, then the shares of all ranks.
 class Round {
  public:
   Round(ProcessGroup& group, int64_t share, c10::Device device)
@@ -62,7 +62,7 @@ std::exception_ptr read_and_all_gather(ProcessGroup& group, c10::Device device, 
   for (size_t i = 0; i < plan.rounds.size(); ++i) {
     Round& round = slots[i % 2];
     try {
-      if (!error) round.read(plan.rounds[i], read);  // while the one before it is gathered
+      if (!error) round.read(plan.rounds[i], read);  // while the previous one is gathered
     } catch (...) {
       error = std::current_exception();
     }

@@ -5,12 +5,12 @@
 namespace concord {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // of tensors and shares
+constexpr int64_t kAlignment = 64;  // bytes, for tensors and shares
 
 int64_t divided_up(int64_t value, int64_t by) { return (value + by - 1) / by; }
 int64_t aligned(int64_t bytes) { return divided_up(bytes, kAlignment) * kAlignment; }
 
-// Places elements one after another, share after share.
+// Assigns elements to shares, one after another.
 class Cursor {
  public:
   explicit Cursor(ParallelLoadPlan* plan, int64_t readers) : plan_(*plan), readers_(readers) {}
@@ -36,7 +36,7 @@ class Cursor {
   ParallelLoadPlan& plan_;
   int64_t readers_;
   int64_t reader_ = -1;
-  int64_t at_ = plan_.share;  // the first piece begins the first share
+  int64_t at_ = plan_.share;  // the first piece starts the first share
 };
 
 }  // namespace

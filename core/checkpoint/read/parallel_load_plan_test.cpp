@@ -8,7 +8,7 @@
 namespace concord {
 namespace {
 
-// How many times each element of each tensor is read, and that no two pieces of a round meet in a share.
+// Returns how many times each element of each tensor is read; checks that no two pieces of a round overlap in a share.
 std::vector<std::vector<int>> times_read(const std::vector<SharedTensor>& tensors, const ParallelLoadPlan& plan,
                                          int64_t readers) {
   std::vector<std::vector<int>> times;
@@ -41,7 +41,7 @@ TEST(ParallelLoadPlan, ReadsEveryElementOnceInSharesOfTheSameSize) {
       }
       const int64_t rounds = (bytes + round_bytes - 1) / round_bytes;
       EXPECT_LE(plan.rounds.size(), static_cast<size_t>(rounds));
-      // Divided evenly, up to the alignment of a share.
+      // Split evenly, up to the alignment of a share.
       EXPECT_LT(plan.share, bytes / (rounds * readers) + 128);
     }
   }

@@ -35,7 +35,7 @@ std::vector<Piece> cut(const std::vector<StateTarget>& targets, int64_t elements
   return pieces;
 }
 
-// What one thread does.
+// The work of one thread.
 class Worker {
  public:
   // Pieces have at most |most| elements.
@@ -71,7 +71,7 @@ class Worker {
 void read_state(const StateSource& source, const std::vector<StateTarget>& targets, const Device& device,
                 int64_t piece_elements) {
   const std::vector<Piece> pieces = cut(targets, piece_elements);
-  // Also what libtorch has queued on its own and not yet given to the device.
+  // Includes work that libtorch has queued and not yet passed to the device.
   if (std::any_of(targets.begin(), targets.end(), [](const StateTarget& t) { return !t.values.device().is_cpu(); })) {
     torch_stream(device).synchronize();
   }
@@ -81,7 +81,7 @@ void read_state(const StateSource& source, const std::vector<StateTarget>& targe
       Worker worker(source, device, piece_elements);
       for (size_t i = next++; i < pieces.size(); i = next++) worker.read(pieces[i]);
     } catch (...) {
-      next = pieces.size();  // nobody begins another one
+      next = pieces.size();  // no thread starts another piece
       throw;
     }
   };

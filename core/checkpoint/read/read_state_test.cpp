@@ -9,7 +9,7 @@
 namespace concord {
 namespace {
 
-// A state whose value at every address is a number of that address, of the key and of the tensor.
+// A state whose values are a function of their address, key and tensor.
 class Addresses : public StateSource {
  public:
   int64_t steps() const override { return 0; }

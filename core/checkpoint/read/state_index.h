@@ -1,4 +1,4 @@
-// Finds values of an OptimizerState by their global address, whichever rank of whichever layout they come from.
+// Finds values of an OptimizerState by their global address, from any rank of any layout.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@ namespace concord {
 
 class StateIndex : public StateSource {
  public:
-  // |states| outlive it. Throws ConfigError if their steps differ, if there is none, or if values are not flat
-  // fp32 on the host.
+  // |states| must outlive this object. Throws ConfigError if their steps differ, if there are none, or if values are
+  // not flat fp32 on the host.
   explicit StateIndex(const std::vector<OptimizerState>& states);
 
   int64_t steps() const override { return steps_; }

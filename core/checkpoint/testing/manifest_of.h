@@ -1,4 +1,4 @@
-// The manifest of a folder whose files are intact, computed from the files themselves.
+// Computes the manifest of a folder with intact files from the files themselves.
 #pragma once
 
 #include <filesystem>

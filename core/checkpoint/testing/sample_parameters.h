@@ -1,4 +1,4 @@
-// A small model's parameters without a model, one of each kind: for tests of what reads and writes weights.
+// The parameters of a small model, one of each kind, for tests that read and write weights.
 #pragma once
 
 #include <ATen/ops/full.h>
@@ -47,7 +47,7 @@ inline std::vector<ShardSpec> stage_specs(int64_t stage, int64_t stages, int64_t
   return specs;
 }
 
-// Parameters that are full of 777 so far. The list points into the parameters.
+// Parameters filled with 777. The list points into the parameters.
 struct SampleParameters {
   std::vector<Parameter> parameters;
   std::vector<Parameter*> list;
@@ -63,12 +63,12 @@ struct SampleParameters {
   }
 };
 
-// What element |index| of a tensor is: small, with few bits, so that every float type has it.
+// Returns element |index| of a tensor: small, with few bits, so that it is exact in every float type.
 inline float sample_value(const std::string& tensor, int64_t index) {
   return static_cast<float>((stable_hash(tensor) % 64 + static_cast<uint64_t>(index) * 7) % 251) / 8;
 }
 
-// A file with all tensors of |specs| in fp32.
+// Writes a file with all tensors of |specs| in fp32.
 inline void write_sample(const std::string& path, const std::vector<ShardSpec>& specs) {
   std::vector<safetensors::TensorShape> shapes;
   for (const ShardSpec& spec : specs) {

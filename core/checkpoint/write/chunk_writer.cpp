@@ -26,7 +26,7 @@ std::vector<SaveChunk> ChunkWriter::copy_to_host(std::vector<SaveChunk> chunks) 
   const auto end_of_owned = std::stable_partition(chunks.begin(), chunks.end(),
                                                   [](const SaveChunk& chunk) { return chunk.owner != nullptr; });
   std::optional<PinnedStagingBuffers> landing;
-  auto ahead = end_of_owned;  // the next one to fetch
+  auto ahead = end_of_owned;  // the next chunk to fetch
   for (auto chunk = end_of_owned; chunk != chunks.end(); ++chunk) {
     if (!queue_.reserve(chunk->bytes)) return {};  // abandoned
     if (!chunk->on_host && !landing) landing.emplace(device_, *complete_, chunk_bytes_);

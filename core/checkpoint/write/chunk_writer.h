@@ -1,7 +1,7 @@
-// Moves the chunks of a save from where they are to its files: the thread that computes passes them on, copied to host
-// memory if they are about to change, and threads in the background write them. Needs no libtorch.
+// Moves the chunks of a save to its files: the training thread passes them on, copied to host memory if they are about
+// to change, and background threads write them. Independent of libtorch.
 //
-// Threads: pass_on() one; write() another one, at the same time; abandon() any.
+// Threads: one for pass_on(); another one for write(), concurrently; any for abandon().
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ namespace concord {
 
 class ChunkWriter {
  public:
-  // |files| outlives it. Chunks on the device have at most |chunk_bytes|; copies in host memory take |memory_limit|
-  // bytes together, or one chunk.
+  // |files| must outlive this object. Chunks on the device have at most |chunk_bytes|; copies in host memory take at
+  // most |memory_limit| bytes in total, or one chunk.
   ChunkWriter(SaveFiles& files, const Device& device, int64_t chunk_bytes, int64_t memory_limit)
       : files_(files), device_(device), chunk_bytes_(chunk_bytes), queue_(memory_limit) {}
 
-  // Declares that chunks on the device are complete after the work that |stream| has now. Call it before all others if
-  // there are such chunks.
+  // Declares that chunks on the device are complete after the current work of |stream|. Call first if there are such
+  // chunks.
   void read_after(const Stream& stream);
-  // Passes all chunks of the save on to write(). With |copies|, memory without an owner may change afterwards. Waits:
-  // with |copies| until what exceeds the memory limit is written.
+  // Passes all chunks of the save to write(). With |copies|, memory without an owner may change afterwards. Waits: with
+  // |copies| until everything beyond the memory limit is written.
   void pass_on(std::vector<SaveChunk> chunks, bool copies);
-  // Writes what pass_on() has passed on or will, on |threads| threads. Throws what the first of them throws; the others
-  // then stop. Waits: until everything is written.
+  // Writes the chunks of pass_on(), before or after this call, with |threads| threads. Rethrows the first error of a
+  // thread; the others then stop. Waits: until everything is written.
   void write(int64_t threads);
   // Makes write() and pass_on() return early.
   void abandon() { queue_.abandon(); }

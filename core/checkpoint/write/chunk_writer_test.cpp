@@ -1,5 +1,5 @@
-// Saves in the background: ranks are threads, each with the threads that write its part, from the host's memory and
-// from that of a device of the cpu platform.
+// Background saves: ranks are threads, each with the threads that write its part, from host memory and from that of a
+// device of the cpu platform.
 #include "core/checkpoint/write/chunk_writer.h"
 
 #include <gmock/gmock.h>
@@ -52,7 +52,7 @@ SavePlan plan_of_all() {
 
 float value_of(int64_t rank, int64_t element) { return static_cast<float>(rank * kElements + element); }
 
-// What one rank of a job has: memory that its training changes, and the writer of its part.
+// One rank of a job: memory that its training changes, and the writer of its part.
 class SavingRank {
  public:
   SavingRank(int64_t rank, const std::string& folder, const SavePlan& plan, int64_t limit)
@@ -62,7 +62,7 @@ class SavingRank {
   }
   ~SavingRank() { writer_.abandon(); }
 
-  // As SaveJob has it: |on_host| or as from a device, where the values are complete only a while after the call.
+  // Like SaveJob: |on_host|, or as from a device, where the values are complete only some time after the call.
   void save(bool on_host, bool copies) {
     const Stream stream(device_);
     if (!on_host) {
@@ -81,10 +81,10 @@ class SavingRank {
     });
     writer_.pass_on(chunks(on_host), copies);
     stream.synchronize();                                          // after an abandoned save compute() may still run
-    if (copies) std::fill(values_.begin(), values_.end(), -7.0f);  // the next step of the training
+    if (copies) std::fill(values_.begin(), values_.end(), -7.0f);  // the next training step
   }
   void abandon() { writer_.abandon(); }
-  // Throws what the threads have thrown.
+  // Rethrows the error of the threads.
   void finish() {
     task_.join();
     task_.rethrow();
@@ -130,7 +130,7 @@ void expect_saved(const std::string& folder, const SavePlan& plan, const SaveFil
   EXPECT_EQ(found, expected);
 }
 
-// Room for one copy at a time, for some, for all.
+// The memory limit allows one copy at a time, some, or all.
 TEST(ChunkWriter, WritesWhatWasThereWhileTheTrainingGoesOn) {
   for (const bool on_host : {true, false}) {
     for (const bool copies : {true, false}) {
@@ -150,7 +150,7 @@ TEST(ChunkWriter, WritesWhatWasThereWhileTheTrainingGoesOn) {
   }
 }
 
-// The folder does not exist, so no thread can open its file. The copies, which wait for room, stop too.
+// The folder does not exist, so no thread can open its file. The copies, which wait for memory, stop too.
 TEST(ChunkWriter, AThreadThatFailsStopsTheOthersAndTheCopies) {
   for (const bool on_host : {true, false}) {
     const tests::TemporaryFolder folder;
@@ -233,7 +233,7 @@ TEST(PinnedStagingBuffers, WaitsForTheCopyThatItReads) {
   EXPECT_EQ(std::count(found, found + 1000, std::byte{2}), 1000);
 }
 
-// A save that is abandoned: what would copy into freed memory is found by the sanitizers.
+// An abandoned save: the sanitizers detect copies into freed memory.
 TEST(PinnedStagingBuffers, KeepsItsMemoryUntilCopiesInFlightHaveEnded) {
   const Device device = test_device();
   const Stream stream(device);

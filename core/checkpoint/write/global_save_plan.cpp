@@ -29,7 +29,7 @@ std::vector<safetensors::TensorShape> tensors_of(std::span<Parameter* const> par
   return tensors;
 }
 
-// What each stage has. All ranks of a stage have the same tensors, each a part of them; the first one reports.
+// Returns the tensors of each stage. All ranks of a stage have parts of the same tensors; the first one reports them.
 std::vector<std::string> exchange_lists(const std::string& own, ParallelContext& job) {
   std::vector<std::string> lists;
   for (int64_t stage = 0; stage < job.layout().pp(); ++stage) {
@@ -38,7 +38,7 @@ std::vector<std::string> exchange_lists(const std::string& own, ParallelContext&
   return lists;
 }
 
-// |values| (flat) in chunks of at most |chunk_bytes|: views, without those runs that an earlier stage writes.
+// Splits |values| (flat) into chunks of at most |chunk_bytes|: views, without the runs that an earlier stage writes.
 void cut_into_chunks(size_t set, std::vector<ShardRun> runs, const at::Tensor& values, int64_t chunk_bytes,
                      const std::set<std::string>& of_earlier_stages, std::vector<SaveChunk>* chunks) {
   std::erase_if(runs, [&](const ShardRun& run) { return of_earlier_stages.count(run.tensor) > 0; });

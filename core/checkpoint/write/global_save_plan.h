@@ -1,5 +1,5 @@
-// What a save writes, and which rank writes what of it: agreed on by all ranks before the first byte is written.
-// Threads: the one that computes.
+// The global plan of a save, agreed on by all ranks before the first byte is written: the tensors, and which rank
+// writes which part. Threads: the thread that computes.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,22 @@
 
 namespace concord {
 
-// What a job's saves have in common, as long as their tensors do not change: made by the first one.
+// The plan shared by the saves of a job as long as their tensors do not change; created by the first save.
 struct GlobalSavePlan {
-  std::vector<std::pair<std::string, std::vector<safetensors::TensorShape>>> own_sets;  // of this rank: stem, tensors
+  std::vector<std::pair<std::string, std::vector<safetensors::TensorShape>>>
+      own_sets;  // sets of this rank: stem, tensors
   int64_t max_shard_bytes = 0;
   SavePlan plan;
 };
 
-// All ranks. |previous|, which may be null, where nothing has changed on any rank. |first| is run before, and where it
-// throws on one rank all of them do (run_and_propagate_errors). Waits: for all ranks.
+// All ranks call it. Returns |previous|, which may be null, if nothing has changed on any rank. Runs |first| before; if
+// that throws on one rank, all throw (run_and_propagate_errors). Waits: for all ranks.
 std::shared_ptr<const GlobalSavePlan> create_global_plan(std::span<Parameter* const> parameters,
                                                          const HfSaveOptions& options, ParallelContext& context,
                                                          std::shared_ptr<const GlobalSavePlan> previous,
                                                          const std::function<void()>& first);
 
-// What this rank writes, as it is in the parameters and the state: views of them.
+// Returns the chunks that this rank writes, as views of the parameters and the state.
 std::vector<SaveChunk> own_chunks(const GlobalSavePlan& plan, std::span<Parameter* const> parameters,
                                   const HfSaveOptions& options, const ParallelContext& context);
 

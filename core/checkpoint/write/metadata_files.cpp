@@ -23,7 +23,7 @@ class Texts {
     files_[name] = {.bytes = text.size(), .crc32 = crc32(std::as_bytes(std::span(text)))};
   }
 
-  // Whether it included a tokenizer.
+  // Copies auxiliary files; returns whether they include a tokenizer.
   bool carry_over(const std::string& source, bool with_config) {
     bool has_tokenizer = false;
     for (const auto& entry : fs::directory_iterator(source)) {

@@ -1,4 +1,4 @@
-// What a saved folder has besides tensors: the index, the model's config, the tokenizer, and more.
+// The metadata files of a saved folder: the index, the model's config, the tokenizer, and others.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace concord {
 
-// Writes them into |folder|, durably. With |manifest| it adds them to it and writes it as the last file. Throws
-// std::runtime_error for what the file system says.
+// Writes them to |folder|, durably. If |manifest| is given, adds them to it and writes it as the last file. Throws
+// std::runtime_error for file system errors.
 void write_metadata_files(const std::string& folder, const SavePlan& plan, const HfSaveOptions& options,
                           Manifest* manifest);
 

@@ -53,7 +53,7 @@ void read_at(const InputFile& file, uint64_t place, std::span<std::byte> to) {
   }
 }
 
-// --- a part: the bytes of its header, the header, chunks, and a checksum of all that
+// --- a part: the size of its header, the header, chunks, and a checksum of all that
 
 std::string header_of(const SavePlan& plan, const std::vector<SaveChunk>& chunks) {
   json list = json::array();
@@ -80,7 +80,7 @@ uint64_t part_bytes(const std::string& header, const std::vector<SaveChunk>& chu
 
 void write_part(FilePart* file, const std::string& header, const std::vector<SaveChunk>& chunks, int64_t chunk_bytes,
                 ParallelContext& job) {
-  std::optional<Event> copied;  // what the chunks point to is complete
+  std::optional<Event> copied;  // when the chunks are complete
   std::optional<PinnedStagingBuffers> landing;
   uint64_t place = 0;
   uint32_t sum = 0;
@@ -102,13 +102,13 @@ void write_part(FilePart* file, const std::string& header, const std::vector<Sav
   file->write(place, std::as_bytes(std::span(&sum, 1)));
 }
 
-// A run of a chunk, in elements of |size| bytes: |count| from |local| on, of which each |row| is |stride| further in
-// the tensor, which begins at byte |begin| of the file |name|.
+// A run of a chunk, in elements of |size| bytes: |count| elements starting at |local|, in rows of |row| that are
+// |stride| apart in the tensor, which starts at byte |begin| of the file |name|.
 struct PartRun {
   std::string name;
   uint64_t size, begin, local, count, offset, row, stride;
 
-  // Whether it lies within a chunk and a file of these bytes. Nothing here overflows, whatever the numbers are.
+  // Returns whether it is within a chunk and a file of these sizes. No computation overflows, whatever the numbers.
   bool fits(uint64_t chunk_bytes, uint64_t file_bytes) const {
     if (size == 0 || row == 0 || count == 0 || begin > file_bytes) return false;
     const uint64_t in_chunk = chunk_bytes / size, in_file = (file_bytes - begin) / size;
@@ -127,7 +127,7 @@ PartRun run_of(const json& run, uint64_t size) {
   return {run.at(0).get<std::string>(), size, number(1), number(2), number(3), number(4), number(5), number(6)};
 }
 
-// Writes the runs of a chunk to where they belong.
+// Writes the runs of a chunk to their positions.
 void apply_chunk(const json& chunk, std::span<const std::byte> data, const std::string& target,
                  std::map<std::string, FilePart>* files) {
   for (const json& each : chunk.at("runs")) {
@@ -188,8 +188,8 @@ namespace {
 
 // --- between machines
 
-// What went wrong on this rank between calls that all ranks make: it goes on with them, so that nobody waits for it,
-// and says so afterwards.
+// Records an error on this rank between collective calls: the rank continues to make them, so that no other rank waits
+// for it, and reports the error afterwards.
 class Problem {
  public:
   template <class Body>
@@ -213,7 +213,7 @@ std::span<std::byte> writable(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.numel())};
 }
 
-// Sends the file |own| to its keeper and receives those that are |kept| here, by rank, |chunk_bytes| at a time.
+// Sends the file |own| to its backup rank and receives those |kept| here, by rank, |chunk_bytes| at a time.
 void exchange_parts(ParallelContext& job, const std::string& own, int64_t keeper, const std::vector<int64_t>& bytes,
                     int64_t chunk_bytes, std::map<int64_t, FilePart>* kept, Problem* problem) {
   std::optional<InputFile> file;
@@ -244,7 +244,7 @@ void exchange_parts(ParallelContext& job, const std::string& own, int64_t keeper
   }
 }
 
-// Besides parts.
+// Writes everything except parts.
 void write_frame(const std::string& folder, const SavePlan& plan, const HfSaveOptions& options) {
   write_metadata_files(folder, plan, options, nullptr);
   for (const SavePlan::Set& set : plan.sets) {
@@ -258,7 +258,7 @@ void write_frame(const std::string& folder, const SavePlan& plan, const HfSaveOp
   }
 }
 
-// Only rank 0 has all of them, and it names the save.
+// Only rank 0 has all of them; it also chooses the id of the save.
 void share_texts(HfSaveOptions* options, ParallelContext& job) {
   options->more_files.emplace_back(fmt::format("{}{}", kId, make_nonce()), "");
   const std::vector<uint8_t> packed = json::to_cbor(json(options->more_files));
@@ -286,7 +286,7 @@ std::vector<FolderListing> exchange_listings(const FolderListing& own, const Mac
   return all;
 }
 
-// |name| of |bytes|, from |root| to the first ranks of the machines that lack it. It has its name when it is complete.
+// Sends |name| of |bytes| from |root| to the first ranks of the machines that lack it. Renamed when it is complete.
 void broadcast_file(const std::string& folder, const std::string& name, uint64_t bytes, int64_t root, bool is_lacking,
                     uint64_t chunk_bytes, ParallelContext& job) {
   const std::string path = folder + "/" + name, partial = fmt::format("{}{}", path, kPartial);
@@ -313,7 +313,7 @@ void broadcast_file(const std::string& folder, const std::string& name, uint64_t
   });
 }
 
-// The files of a save as they are before parts are written into them, and the texts.
+// Creates the files of a save before parts are written into them, and the metadata files.
 void make_frame(const std::string& folder, const std::string& target) {
   fs::remove_all(target);
   fs::create_directories(target);
@@ -342,7 +342,7 @@ std::shared_ptr<const GlobalSavePlan> save_replicated(const std::string& folder,
   const bool is_first = machines.is_first(job.rank());
   const auto path_of = [&](int64_t rank) { return fresh + "/" + part_name(rank, job.world()); };
   const auto plan = create_global_plan(parameters, options, job, std::move(previous), [&] {
-    if (is_first) fs::remove_all(fresh);  // of one that failed
+    if (is_first) fs::remove_all(fresh);  // left by a failed save
     if (is_first) fs::create_directories(fresh);
   });
   const std::vector<SaveChunk> chunks = own_chunks(*plan, parameters, options, job);
@@ -368,7 +368,7 @@ std::shared_ptr<const GlobalSavePlan> save_replicated(const std::string& folder,
   });
   run_and_propagate_errors(job, [&] {
     if (!is_first) return;
-    fs::remove_all(folder);  // of an attempt that went on from an older one
+    fs::remove_all(folder);  // left by an attempt that resumed from an older one
     fs::rename(fresh, folder);
   });
   return plan;
@@ -400,7 +400,7 @@ bool fetch_missing_shards(const std::string& folder, ParallelContext& job, int64
   const bool is_first = machines.is_first(job.rank());
   FolderListing& own = listings[machines.machine_of(job.rank())];
   run_and_propagate_errors(job, [&] {
-    if (is_first && !own.contains(*id)) fs::remove_all(folder);  // another save of the same step
+    if (is_first && !own.contains(*id)) fs::remove_all(folder);  // a different save of the same step
   });
   FolderListing all;
   for (FolderListing& each : listings) {

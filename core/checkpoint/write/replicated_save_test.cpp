@@ -41,7 +41,7 @@ class APart : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  // Of one chunk "abcdef" of elements of 2 bytes, with a run of these numbers: see ShardRun.
+  // A part of one chunk "abcdef" of elements of 2 bytes, with a run of these numbers: see ShardRun.
   void apply(const json& run, uint32_t damage = 0) {
     const std::vector<uint8_t> packed =
         json::to_cbor(json::array({{{"bytes", 6}, {"element", 2}, {"runs", json::array({run})}}}));
@@ -63,7 +63,7 @@ class APart : public ::testing::Test {
 };
 
 TEST_F(APart, IsWrittenWhereItBelongs) {
-  // From byte 1 on; 3 elements from the first on, to element 1; each 2 of them 4 further.
+  // File offset 1; 3 elements starting at the first one, to element 1; rows of 2, 4 apart.
   apply({"file", 1, 0, 3, 1, 2, 4});
   EXPECT_EQ(read(), "...abcd....ef...");
 }

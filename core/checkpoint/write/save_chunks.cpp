@@ -8,7 +8,7 @@ namespace concord {
 std::vector<ChunkCopy> plan_copies(std::span<const SaveChunk> chunks, int64_t alignment, int64_t* out_bytes,
                                    std::vector<int64_t>* out_offsets) {
   std::vector<ChunkCopy> copies;
-  const void* allocation = nullptr;  // of the last copy
+  const void* allocation = nullptr;  // allocation of the last copy
   int64_t used = 0;
   out_offsets->assign(chunks.size(), -1);
   for (size_t i = 0; i < chunks.size(); ++i) {

@@ -1,4 +1,4 @@
-// What a rank writes of a save, in chunks that threads pass to each other, in bounded memory.
+// The data that a rank writes in a save, in chunks that threads pass to each other, in bounded memory.
 #pragma once
 
 #include <condition_variable>
@@ -18,17 +18,17 @@ namespace concord {
 
 inline constexpr int64_t kChunkBytes = 16 << 20;  // default of HfSaveOptions::chunk_bytes
 
-// Elements that follow each other in memory, and where they go.
+// Elements that are contiguous in memory, and their destination.
 struct SaveChunk {
-  size_t set = 0;              // of the plan
-  std::vector<ShardRun> runs;  // |local| counts from |data|
+  size_t set = 0;              // index in the plan
+  std::vector<ShardRun> runs;  // |local| is relative to |data|
   const std::byte* data = nullptr;
-  const void* allocation = nullptr;  // start of the storage that |data| is in; two storages are two allocations
+  const void* allocation = nullptr;  // start of the storage that contains |data|; two storages are two allocations
   int64_t element_size = 0;
   int64_t bytes = 0;
   bool on_host = true;
-  std::shared_ptr<const void> owner = {};  // keeps |data| alive; none: somebody else does
-  int64_t reserved = 0;                    // bytes of ChunkQueue's limit that it takes
+  std::shared_ptr<const void> owner = {};  // keeps |data| alive; null: the caller does
+  int64_t reserved = 0;                    // bytes that count towards ChunkQueue's limit
 };
 
 // One copy of a plan of copies into a buffer.
@@ -40,28 +40,28 @@ struct ChunkCopy {
 };
 
 // Returns the copies of all chunks on a device into one buffer of |out_bytes| bytes. Consecutive chunks of an
-// allocation are one copy. No copy crosses allocations, even if they are neighbours in memory: CUDA refuses that.
-// Copies begin at multiples of |alignment|. Sets |out_offsets| to the offset of each chunk in the buffer, -1 for chunks
-// on the host.
+// allocation are one copy. No copy crosses allocations, even if they are adjacent in memory: CUDA rejects that. Copies
+// start at multiples of |alignment|. Sets |out_offsets| to the offset of each chunk in the buffer, -1 for chunks on the
+// host.
 std::vector<ChunkCopy> plan_copies(std::span<const SaveChunk> chunks, int64_t alignment, int64_t* out_bytes,
                                    std::vector<int64_t>* out_offsets);
 
-// Chunks on their way from the thread that trains to those that write. Threads: any.
+// Chunks in transit from the training thread to those that write. Threads: any.
 class ChunkQueue {
  public:
   explicit ChunkQueue(int64_t limit) : limit_(limit) {}
 
-  // Before |bytes| are copied for a chunk. Waits: until those that are copied and not yet written leave room for them,
-  // or there are none. False: the save was abandoned.
+  // Call before |bytes| are copied for a chunk. Waits: until the copies that are not yet written leave room for them,
+  // or there are none. Returns false if the save was abandoned.
   bool reserve(int64_t bytes);
   void push(std::vector<SaveChunk> chunks);
-  void close();  // nothing more will come
+  void close();  // no more chunks will be pushed
 
-  // Waits: for the next one. None: there are no more, or the save was abandoned.
+  // Waits: for the next chunk. Returns nullopt if there are no more, or the save was abandoned.
   std::optional<SaveChunk> pop();
-  void release(int64_t bytes);  // of a chunk that is written and forgotten
+  void release(int64_t bytes);  // call after a chunk is written and freed
 
-  void abandon();  // everybody stops
+  void abandon();  // makes all waits return
 
  private:
   const int64_t limit_;

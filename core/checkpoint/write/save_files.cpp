@@ -14,14 +14,14 @@ namespace {
 
 using safetensors::FilePart;
 
-constexpr uint64_t kLargeWrite = 1 << 20;       // worth telling the disk about
-constexpr uint64_t kMaxPartBytes = 1ULL << 32;  // of a rank's list
+constexpr uint64_t kLargeWrite = 1 << 20;       // bytes worth a start_sync()
+constexpr uint64_t kMaxPartBytes = 1ULL << 32;  // limit of a rank's list
 
 std::string part_file(const std::string& folder, int64_t rank) {
   return fmt::format("{}/.concord-part-{}", folder, rank);
 }
 
-// The next number of |text|, which ends with a space or the line; it is removed from |text|.
+// Removes the next number from |text|, which ends with a space or the line, and returns it.
 uint64_t take_number(std::string_view* text, int base, const std::string& file) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), number, base);

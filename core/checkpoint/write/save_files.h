@@ -1,7 +1,6 @@
-// The files of a save in its temporary folder, as one rank writes them: bytes at their places, with checksums.
+// The files of a save in its temporary folder, as written by one rank: bytes at their offsets, with checksums.
 //
-// Threads: write() any, at the same time; everything else one at a time. Errors: std::runtime_error for what the file
-// system says.
+// Threads: any for write(), concurrently; otherwise one at a time. Throws std::runtime_error for file system errors.
 #pragma once
 
 #include <atomic>
@@ -19,27 +18,28 @@
 
 namespace concord {
 
-// What the ranks together have written.
+// The data that all ranks together have written.
 struct WrittenTensors {
   uint64_t bytes = 0;
-  std::vector<uint32_t> checksums;  // by number of the tensor in the plan
+  std::vector<uint32_t> checksums;  // by index of the tensor in the plan
 };
 
 class SaveFiles {
  public:
-  // |plan| outlives it.
+  // |plan| must outlive this object.
   SaveFiles(std::string folder, const SavePlan& plan);
 
-  // One rank: all files in their sizes, with their headers.
+  // Creates all files in their full sizes, with their headers. Called by one rank.
   void create();
-  // The elements of |chunk|, whose bytes are at |data| on the host.
+  // Writes the elements of |chunk|, whose bytes are at |data| on the host.
   void write(const SaveChunk& chunk, const std::byte* data);
-  // Makes what this rank wrote durable and leaves its part of the checksums in the folder.
+  // Makes this rank's data durable and writes its part of the checksums to the folder.
   void finish(int64_t rank);
 
-  // The same rank, after finish() of all |ranks|: reads and removes what they left. Throws where bytes are missing.
+  // Called by one rank after finish() of all |ranks|: reads and removes the checksums that they left. Throws if bytes
+  // are missing.
   WrittenTensors collect(const RankRange& ranks) const;
-  // Of the tensors, and of their files' headers.
+  // Adds the tensors and the headers of their files to |manifest|.
   void describe(const WrittenTensors& written, Manifest* manifest) const;
 
  private:
@@ -47,9 +47,9 @@ class SaveFiles {
 
   std::string folder_;
   const SavePlan& plan_;
-  std::mutex mutex_;                                                        // of files_ while they are opened
+  std::mutex mutex_;                                                        // guards the opening of files_
   std::vector<std::vector<std::unique_ptr<safetensors::FilePart>>> files_;  // by set; opened on first use
-  std::vector<std::atomic<uint32_t>> shares_;                               // of each tensor's checksum, by number
+  std::vector<std::atomic<uint32_t>> shares_;  // shares of the tensors' checksums, by index
   std::atomic<uint64_t> written_ = 0;
 };
 

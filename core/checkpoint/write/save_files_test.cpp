@@ -1,4 +1,4 @@
-// Threads that write the chunks of several ranks: every byte once, checksums of the whole tensors, bounded memory.
+// Threads that write the chunks of several ranks: every byte once, checksums of whole tensors, bounded memory.
 #include "core/checkpoint/write/save_files.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ std::vector<float> numbers(int64_t count) {
   return values;
 }
 
-// What rank |rank| of two writes: half of the columns of w, half of b.
+// Returns the chunks of rank |rank| of two: half of the columns of w, half of b.
 std::vector<SaveChunk> chunks_of(int rank, const std::vector<float>& w, const std::vector<float>& b) {
   const int64_t half = kColumns / 2;
   std::vector<SaveChunk> chunks;
@@ -69,7 +69,7 @@ std::vector<SaveChunk> chunks_of(int rank, const std::vector<float>& w, const st
   return chunks;
 }
 
-// As SaveJob has it: one thread passes chunks on, three write them.
+// Like SaveJob: one thread passes chunks on, three write them.
 void write_rank(SaveFiles* files, int rank, std::vector<SaveChunk> chunks, int64_t limit) {
   ChunkQueue queue(limit);
   std::atomic<int64_t> held = 0, most = 0;
@@ -143,7 +143,7 @@ TEST(SaveFiles, MissingBytesAndForeignPartsAreErrors) {
   }
 }
 
-// Chunks are copied faster than they are written. One that is larger than the limit is alone.
+// Chunks are copied faster than they are written. A chunk larger than the limit is copied alone.
 TEST(ChunkQueue, CopiesTakeNoMoreThanTheLimit) {
   ChunkQueue queue(100);
   std::atomic<int64_t> taken = 0;
@@ -178,7 +178,7 @@ TEST(ChunkQueue, WhoWaitsIsToldThatItIsAbandoned) {
   EXPECT_EQ(ended, 2);
 }
 
-// Two allocations may be neighbours in memory: CUDA then refuses a copy that spans both.
+// Two allocations may be adjacent in memory: CUDA then rejects a copy that spans both.
 TEST(PlanCopies, JoinsNeighboursWithinAnAllocationOnly) {
   std::array<std::byte, 4096> memory{};
   const int first = 0, second = 0;  // two allocations

@@ -23,13 +23,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMinMemory = 1 << 30;       // of copies in host memory
-constexpr int64_t kMaxWriters = 4;            // threads per rank, where nothing else happens
-constexpr int64_t kMaxBackgroundWriters = 2;  // beside a step, which needs cores too
-constexpr int64_t kAlignment = 64;            // of copies on a device, bytes
+constexpr int64_t kMinMemory = 1 << 30;       // limit of copies in host memory
+constexpr int64_t kMaxWriters = 4;            // threads per rank, if nothing else runs
+constexpr int64_t kMaxBackgroundWriters = 2;  // in parallel with a training step, which needs cores too
+constexpr int64_t kAlignment = 64;            // bytes, for copies on a device
 constexpr int64_t kDeviceReserve = 20;        // 1 / this part of a device's memory stays free
 
-// Of copies in host memory, by default: room for two of the largest shard.
+// Returns the default limit of copies in host memory: twice the largest shard.
 int64_t memory_limit(std::span<Parameter* const> parameters) {
   size_t largest = 0;
   for (const Parameter* parameter : parameters) largest = std::max(largest, parameter->value.nbytes());
@@ -70,7 +70,7 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
 
 SaveJob::~SaveJob() { abandon(); }
 
-// The leader makes the folder.
+// The leader creates the folder.
 void SaveJob::begin() {
   if (fs::exists(folder_) && !(fs::is_directory(folder_) && (options_.overwrite || fs::is_empty(folder_)))) {
     throw ConfigError(fmt::format("{}: already exists; choose another folder, or overwrite it", folder_));
@@ -78,7 +78,7 @@ void SaveJob::begin() {
   made_.emplace(folder_, nonce_);
 }
 
-// Copies the chunks on a device to other memory there, if it has room.
+// Copies the chunks on a device within its memory, if there is enough.
 void SaveJob::copy_on_device(std::vector<SaveChunk>* chunks) {
   if (context_.torch_device().is_cpu()) return;
   int64_t bytes = 0;
@@ -162,7 +162,7 @@ void SaveJob::next_phase() {
     phase_ = Phase::finishing;
     if (is_leader()) start(&SaveJob::finish_folder);
   } else if (phase_ == Phase::finishing && options_.writers) {
-    phase_ = Phase::tidying;  // not before: until now an older one may be the newest that all machines have
+    phase_ = Phase::tidying;  // not before: until now an older save may be the latest one that all machines have
     if (is_leader()) start(&SaveJob::tidy);
   } else {
     phase_ = Phase::done;

@@ -1,13 +1,12 @@
-// A save that goes on while the job trains.
+// A save that runs in parallel with training.
 //
-// It has phases. In its constructor all ranks agree on what goes where, rank 0 makes the folder, and what is to be
-// written is copied: afterwards parameters and state may change. Then every rank writes its part on threads of its own,
-// and when all of them are through rank 0 completes the folder and gives it its name. If each machine has a folder of
-// its own (HfSaveOptions::writers), the first rank on it does what rank 0 does, and in a last phase, when all folders
-// have their names, what becomes possible by that: older ones are removed. Between phases the ranks have to
-// agree, on the thread that computes: in a training loop after each step, by the maximum of progress() over all ranks,
-// in a reduction that it makes anyway; or by wait(). So threads in the background use no communicator, and no rank
-// waits in them for another one.
+// It has phases. In the constructor all ranks agree on the plan, rank 0 creates the folder, and the data is copied:
+// parameters and state may change afterwards. Then every rank writes its part on its own threads, and when all ranks
+// have finished, rank 0 completes the folder and renames it. If each machine has its own folder
+// (HfSaveOptions::writers), the first rank on it does what rank 0 does, and in a last phase, when all folders are
+// renamed, older ones are removed. Between phases the ranks must agree on the thread that computes: in a training loop
+// after each step, by the maximum of progress() over all ranks, in a reduction that the loop makes anyway; or by
+// wait(). So background threads use no communicator and never wait for another rank.
 //
 // Example, given std::span<Parameter* const> parameters, ParallelContext& job:
 //   #include "core/mesh/agreement.h"
@@ -19,7 +18,7 @@
 //     save.advance(static_cast<SaveJob::Progress>(slowest));
 //   }
 //
-// Errors: as save_hf_weights (hf_weights.h), on all ranks. Threads: the one that computes.
+// Throws like save_hf_weights (hf_weights.h), on all ranks. Threads: the thread that computes.
 #pragma once
 
 #include <cstdint>
@@ -41,32 +40,32 @@ namespace concord {
 
 class SaveJob {
  public:
-  // What the threads read: the parameters themselves, which must not change until it is done; or a copy. On a device
-  // the copy is made there if its memory allows, and the constructor does not wait for it; else, and on the host, it is
-  // made in host memory within options.memory_limit, and the constructor waits until the rest is written.
+  // The source for the writing threads: the parameters themselves, which must not change until the save is done; or a
+  // copy. On a device the copy is made there if its memory allows, and the constructor does not wait for it. Otherwise
+  // it is made in host memory within options.memory_limit, and the constructor waits until the rest is written.
   enum class Source { live, copy };
 
-  // All ranks. |previous| is the plan of an earlier save: where nothing has changed it need not be made again.
+  // All ranks call it. |previous| is the plan of an earlier save, which is reused if nothing has changed.
   SaveJob(std::string folder, std::span<Parameter* const> parameters, ParallelContext& context, HfSaveOptions options,
           Source source, std::shared_ptr<const GlobalSavePlan> previous = nullptr);
-  // Abandons what is not done and removes its temporary folder. Waits: for what the threads are writing just now.
+  // Abandons an unfinished save and removes its temporary folder. Waits: for writes in progress.
   ~SaveJob();
   SaveJob(const SaveJob&) = delete;
   SaveJob& operator=(const SaveJob&) = delete;
 
-  // Where a rank is in its phase; the largest over all ranks is where the save is.
+  // Progress of this rank. The maximum over all ranks is the progress of the save.
   enum class Progress : int64_t { through, busy, failed };
-  Progress progress() const;  // of this rank. Never waits
+  Progress progress() const;  // never waits
   bool is_done() const { return phase_ == Phase::done; }
-  // All ranks, with the largest progress of all: begins the next phase when all are through, throws the error when one
-  // has failed. Waits: for all ranks, where one has failed.
+  // All ranks call it with the maximum progress of all: starts the next phase when all have finished, throws the error
+  // if one has failed. Waits: for all ranks, if one has failed.
   void advance(Progress of_all_ranks);
-  // All ranks: the rest of it. Throws where one of them fails. Waits: for all ranks.
+  // All ranks call it: completes the save. Throws if one of them fails. Waits: for all ranks.
   void wait();
 
   const std::string& folder() const { return folder_; }
   std::shared_ptr<const GlobalSavePlan> plan() const { return plan_; }
-  // A checksum over all tensors, on the ranks that made folders when it is done; the same for the same values.
+  // A checksum over all tensors, on the ranks that created folders, once the save is done; equal for equal values.
   uint32_t digest() const { return digest_; }
 
  private:
@@ -90,12 +89,12 @@ class SaveJob {
   Source source_;
   std::shared_ptr<const GlobalSavePlan> plan_;
   std::string nonce_;
-  std::optional<SaveFolder> made_;  // on the leader
+  std::optional<SaveFolder> made_;  // only on the leader
   std::optional<SaveFiles> files_;
   std::optional<ChunkWriter> writer_;
   Phase phase_ = Phase::writing;
   uint32_t digest_ = 0;
-  BackgroundTask task_;  // of the phase
+  BackgroundTask task_;  // the current phase
 };
 
 }  // namespace concord

@@ -23,7 +23,7 @@ SavePlan::Set plan_set(const std::string& stem, const std::vector<std::string>& 
 
 }  // namespace
 
-// The header of a file that contains them.
+// Uses the header of a file with these tensors as the format.
 std::string list_text(const std::vector<TensorShape>& tensors) {
   const safetensors::FilePlan plan = safetensors::plan_file(tensors, {}, "the list of a stage's tensors");
   return fmt::format("{}\n{}", plan.file_bytes - plan.head.size(), plan.head.substr(safetensors::kLengthBytes));

@@ -1,5 +1,4 @@
-// Where a thread receives chunks of a save that are on a device: two buffers in pinned memory, so that one is filled
-// while the other one is read. Threads: one at a time.
+// Double-buffered pinned staging for the device-to-host copies of a save. Threads: one at a time.
 #pragma once
 
 #include <array>
@@ -17,22 +16,22 @@ namespace concord {
 
 class PinnedStagingBuffers {
  public:
-  // Copies begin after |copied|: what the chunks point to is complete then. Chunks have at most |chunk_bytes|.
+  // Copies start after |copied|, when the chunks are complete. Chunks have at most |chunk_bytes|.
   PinnedStagingBuffers(const Device& device, const Event& copied, int64_t chunk_bytes)
       : stream_(device), slots_{Slot(device, chunk_bytes), Slot(device, chunk_bytes)} {
     copied.make_wait(stream_);
   }
-  // Waits: for copies in flight, which a save that is abandoned leaves; they write into the buffers.
+  // Waits: for copies in flight, left by an abandoned save, which write into the buffers.
   ~PinnedStagingBuffers() {
     try {
       stream_.synchronize();
     } catch (const Error&) {
-      // The device has failed; whoever waits for its work reports it.
+      // The device has failed; the code that waits for its work reports it.
     }
   }
   PinnedStagingBuffers(const PinnedStagingBuffers&) = delete;
   PinnedStagingBuffers& operator=(const PinnedStagingBuffers&) = delete;
-  // How many have been begun and not finished: at most two.
+  // Returns the number of copies in flight: at most two.
   int64_t under_way() const { return begun_ - finished_; }
   // Never waits.
   void begin(const SaveChunk& chunk) {
@@ -40,10 +39,10 @@ class PinnedStagingBuffers {
     copy(stream_, slot.buffer.data(), chunk.data, chunk.bytes, CopyKind::kDeviceToHost);
     slot.filled.record(stream_);
   }
-  // The bytes of the oldest one. They stay until the next begin(). Waits: until they are there.
+  // Returns the bytes of the oldest copy, valid until the next begin(). Waits: until the copy is done.
   const std::byte* finish() {
     const Slot& slot = slots_[finished_++ % 2];
-    // A thread that waits inside of the device's library may take turns with the one that launches kernels.
+    // Polls: a thread that waits inside the device's library may contend with the one that launches kernels.
     while (!slot.filled.done()) std::this_thread::sleep_for(kPoll);
     slot.filled.synchronize();
     return static_cast<const std::byte*>(slot.buffer.data());
