@@ -54,7 +54,7 @@ void check_ramp(const BatchRamp& ramp, const BatchShape& shape) {
                   ramp.start, ramp.increment, together, shape.micro_batch_size, shape.dp_size));
 }
 
-// One sample a row, filled up to the longest of them, and rows that are all padding up to |rows|.
+// Returns one sample per row, padded to the longest of them, and rows of padding up to |rows|.
 TokenBatch pad_samples(const std::vector<Sample>& samples, int64_t rows, const DataArguments& arguments) {
   int64_t longest = 1;
   for (const Sample& sample : samples) longest = std::max(longest, static_cast<int64_t>(sample.ids.size()));
@@ -270,11 +270,11 @@ DataIdentity Batcher::identity() const {
   identity.emplace_back("seq_length", std::to_string(given.seq_length));
   identity.emplace_back("sequence_packing", given.packing ? "true" : "false");
   if (given.packing) identity.emplace_back("padding to a multiple of", std::to_string(given.pad_multiple));
-  // Only where it is not what all rows were packed by before there was a choice.
+  // Included only if it is not the default, since checkpoints from before the option lack it.
   if (given.packing && given.packing_strategy != "first_fit") {
     identity.emplace_back("packing_strategy", given.packing_strategy);
   }
-  // Only where they are set: checkpoints from before they existed have none of them.
+  // Included only if set, since checkpoints from before the options lack them.
   if (given.reset_position_ids) identity.emplace_back("reset_position_ids", "true");
   if (given.reset_attention_mask) identity.emplace_back("reset_attention_mask", "true");
   if (given.eod_mask_loss) identity.emplace_back("eod_mask_loss", "true");

@@ -18,7 +18,7 @@ namespace concord {
 namespace {
 
 constexpr double kSurplus = 0.005;     // Megatron's mid_level_dataset_surplus
-constexpr size_t kMaxSources = 32766;  // as there
+constexpr size_t kMaxSources = 32766;  // same limit as Megatron
 constexpr int64_t kMaxSamples = std::numeric_limits<uint32_t>::max();
 
 std::optional<double> number_in(const std::string& text) {
@@ -28,7 +28,7 @@ std::optional<double> number_in(const std::string& text) {
   return number;
 }
 
-// The source among |open| that is furthest below its share before sample |place|; of several the first.
+// Returns the source among |open| that is furthest below its fraction before sample |place|; ties: the first.
 template <class Sources>
 size_t neediest(const Sources& open, const std::vector<double>& weights, const std::vector<int64_t>& drawn,
                 int64_t place) {
@@ -36,7 +36,7 @@ size_t neediest(const Sources& open, const std::vector<double>& weights, const s
   size_t chosen = open.front();
   double largest = std::numeric_limits<double>::lowest();
   for (const size_t source : open) {
-    // Not as one fused operation, see CMakeLists.txt.
+    // Must not be a fused multiply-add, see CMakeLists.txt.
     const double missing = weights[source] * so_far - static_cast<double>(drawn[source]);
     if (missing > largest) {
       largest = missing;
@@ -78,7 +78,7 @@ class BlendedSource : public SampleSource {
   bool joins_documents() const override {
     return std::ranges::all_of(sources_, [](const auto& source) { return source->joins_documents(); });
   }
-  // Not the number of samples: a longer run begins with those of a shorter one, where its sources do.
+  // Excludes the number of samples: a longer run starts with those of a shorter one if its sources do.
   DataIdentity identity() const override {
     DataIdentity identity;
     for (size_t i = 0; i < sources_.size(); ++i) {
@@ -102,7 +102,7 @@ class BlendedSource : public SampleSource {
   const std::string& name() const override { return name_; }
 
  private:
-  // Samples that come one by one are shuffled here, anew for every pass over them.
+  // Individual samples are shuffled here, differently in every pass.
   int64_t place_in(const BlendedSample& sample) const {
     const SampleSource& source = *sources_[sample.source];
     const int64_t pass = sample.index / source.size(), place = sample.index % source.size();

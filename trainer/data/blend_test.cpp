@@ -1,4 +1,5 @@
-// Blends and splits against blends.json, which Megatron-core's own builder has made from the files beside it.
+// Blends and splits compared with blends.json, which Megatron-core's own builder has computed from the files next to
+// it.
 #include "trainer/data/blend.h"
 
 #include <gmock/gmock.h>
@@ -159,7 +160,7 @@ TEST(BatchRamp, SizesAreMegatrons) {
 
 json golden_runs() { return json::parse(read_file(kData + "runs.json")); }
 
-// Rows of |tokens| as the data has them: labels are the tokens that follow.
+// Rows of |tokens| as in the data: labels are the next tokens.
 class Rows : public SampleSource {
  public:
   explicit Rows(std::vector<std::vector<int64_t>> rows) : rows_(std::move(rows)) {}
@@ -213,7 +214,7 @@ TEST(BatchRamp, RunsReadMegatronsSamplesAlsoAfterTheyAreResumed) {
   }
 }
 
-// What a batch says of which token sees which: |row| by |row|, without padding.
+// Returns which token attends to which in a batch, row by row, without padding.
 std::vector<std::string> attends(const TokenBatch& batch, int64_t length) {
   std::vector<std::string> lines;
   const std::vector<int64_t> whole = {0, length};
@@ -280,7 +281,7 @@ TEST(DocumentEnds, SamplesWithoutDocumentsOrWithoutTheirEndAreRefused) {
       HasSubstr("give eod_token_id"));
 }
 
-// Only rows that are cut from documents contain ends of documents. A blend is refused if one source has other samples.
+// Only rows cut from documents contain document ends. A blend is rejected if one source has other samples.
 TEST(DocumentEnds, OfABlendNeedDocumentsInAllOfItsSources) {
   const Folder folder;
   const std::string one = write_file(folder / "a.txt", "ab\n\ncd\n\nef"),

@@ -1,4 +1,4 @@
-// What a user names as data, as a list of files: a file, a folder, or a pattern.
+// Expands a file, folder or pattern that the user gives as data to a list of files.
 #pragma once
 
 #include <string>
@@ -6,14 +6,14 @@
 
 namespace concord {
 
-// |path| itself if it is a file, or nothing that is there (the reader says what is wrong). A pattern (data/*.parquet,
-// with * ? [..]) is all files that match it; a folder is all files in it and below whose names end as text or records
-// do (.txt, .jsonl, trainer/data/text/records.h), without hidden ones and those that Hugging Face's datasets and
-// LLaMA-Factory keep beside the data (dataset_info.json, state.json, cache-*). In the order of their names, so that it
-// is the same everywhere. Throws ConfigError if there is none.
+// Returns |path| itself if it is a file or does not exist (the reader reports the error). A pattern (data/*.parquet,
+// with * ? [..]) is all matching files. A folder is all files in it and below with an ending of text or records (.txt,
+// .jsonl, trainer/data/text/records.h), except hidden ones and metadata of Hugging Face's datasets and LLaMA-Factory
+// (dataset_info.json, state.json, cache-*). Sorted by name, so that the order is the same everywhere. Throws
+// ConfigError if there is none.
 std::vector<std::string> data_files(const std::string& path);
 
-// Whether |path| stands for more than one file. A folder beside which there is a Megatron pair of that name does not.
+// Returns whether |path| represents more than one file. False for a folder next to a Megatron pair of that name.
 bool is_several_files(const std::string& path);
 
 }  // namespace concord

@@ -17,7 +17,7 @@ struct Counts {
   int64_t tokens = 0;  // in one epoch
   int64_t epochs = 1;
   int64_t samples = 0;       // in all epochs
-  int64_t before_final = 0;  // samples that end before the last epoch does
+  int64_t before_final = 0;  // samples that end before the last epoch
   bool separate_final_epoch = false;
 };
 
@@ -78,14 +78,14 @@ std::vector<int32_t> make_document_index(size_t sequences, const Counts& counts)
   return index;
 }
 
-// Walks along the documents; a sample ends on the token that the next one begins with.
+// Walks along the documents; a sample ends with the token that the next one starts with.
 std::vector<SampleStart> make_sample_index(std::span<const int32_t> lengths, std::span<const int32_t> document_index,
                                            int64_t samples, int64_t seq_length) {
   std::vector<SampleStart> index(static_cast<size_t>(samples) + 1);
   size_t document = 0;
   int64_t offset = 0;
   for (size_t sample = 1; sample < index.size(); ++sample) {
-    offset += seq_length;  // of the shared token, from the beginning of |document|
+    offset += seq_length;  // position of the shared token in |document|
     for (int64_t length; offset >= (length = lengths[static_cast<size_t>(document_index[document])]); ++document)
       offset -= length;
     index[sample] = {static_cast<int32_t>(document), static_cast<int32_t>(offset)};

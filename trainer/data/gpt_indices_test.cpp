@@ -78,7 +78,7 @@ TEST(GptIndices, ShuffleIsNumpys) {
   EXPECT_EQ(values, (std::vector<int>{9, 5, 2, 4, 7, 1, 0, 8, 6, 3}));
 }
 
-// Cut by hand: the concatenation of the documents in their order, samples of S + 1 tokens that share one.
+// Computed by hand: the concatenation of the documents in order, in samples of S + 1 tokens that overlap by one.
 TEST(GptIndices, UnshuffledSamplesAreTheTextInItsOrder) {
   std::mt19937 random(3);
   for (int round = 0; round < 50; ++round) {

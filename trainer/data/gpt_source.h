@@ -12,14 +12,14 @@
 
 namespace concord {
 
-// Text as documents in memory, 4 bytes per token.
+// Tokenized text as documents in memory, 4 bytes per token.
 class TextDocuments : public Documents {
  public:
-  // |tokenizer| is used until finish(). Throws ConfigError if it has no token that ends a document.
+  // |tokenizer| is used until finish(). Throws ConfigError if it has no end-of-document token.
   TextDocuments(std::string file, Tokenizer& tokenizer);
   TextDocuments(const TextDocuments&) = delete;
   TextDocuments& operator=(const TextDocuments&) = delete;
-  // |text| and the end of the document after it. It can be read after finish().
+  // Adds |text| followed by the end-of-document token. Readable after finish().
   void add(std::string text, int64_t line);
   void finish() { encoder_.finish(); }
 
@@ -39,7 +39,7 @@ class TextDocuments : public Documents {
 
 class GptSource : public SampleSource {
  public:
-  // Ids of a corpus of up to this many tokens are checked immediately; of a larger one when they are read.
+  // Ids of a corpus of up to this many tokens are checked on opening; otherwise when they are read.
   static constexpr int64_t kCheckedAtOnce = int64_t{1} << 26;
 
   GptSource(std::unique_ptr<Documents> documents, const DataArguments& arguments);
@@ -49,7 +49,8 @@ class GptSource : public SampleSource {
   Sample at(int64_t index) const override;
   bool is_shuffled() const override { return shuffled_; }
   bool joins_documents() const override { return true; }
-  // With the number of epochs that the samples wanted take: the documents of all of them are shuffled together.
+  // Includes the number of epochs that the wanted samples take, since the documents of all of them are shuffled
+  // together.
   DataIdentity identity() const override;
   const std::string& name() const override { return documents_->name(); }
 

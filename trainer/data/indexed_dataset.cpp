@@ -29,7 +29,7 @@ Value load(const char* at) {  // numbers in .idx start at byte 34, so they are n
   return value;
 }
 
-// Calls |function| with a null pointer of the C++ type that |type| stands for.
+// Calls |function| with a null pointer of the C++ type of |type|.
 template <typename Function>
 void with_type(TokenType type, const Function& function) {
   switch (type) {
@@ -45,7 +45,7 @@ void with_type(TokenType type, const Function& function) {
   throw ConfigError(fmt::format("unknown token type {}", static_cast<int>(type)));
 }
 
-// The largest integer up to which all integers are representable.
+// Returns the largest integer up to which all integers are representable.
 template <typename Value>
 constexpr int64_t largest_exact() {
   if constexpr (std::is_floating_point_v<Value>) {

@@ -1,4 +1,4 @@
-// Megatron's data on disk: PREFIX.bin holds the tokens, PREFIX.idx where each sequence and document begins.
+// Megatron's on-disk format: PREFIX.bin holds the tokens, PREFIX.idx the start of each sequence and document.
 //
 // .idx, little endian: "MMIDIDX\0\0", u64 version 1, u8 type, u64 sequences S, u64 entries D, i32[S] lengths, i64[S]
 // byte offsets into .bin, i64[D] document starts (0 first, S last, so there are D - 1 documents); multimodal data has
@@ -16,7 +16,7 @@
 
 namespace concord {
 
-// Megatron's codes, as they stand in the file.
+// Megatron's type codes, as stored in the file.
 enum class TokenType : uint8_t {
   kUint8 = 1,
   kInt8 = 2,
@@ -28,22 +28,22 @@ enum class TokenType : uint8_t {
   kUint16 = 8,
 };
 const char* to_string(TokenType type);
-int64_t size_of(TokenType type);  // bytes of a token
-// What Megatron takes for a vocabulary: uint16 below 65500 tokens, else int32.
+int64_t size_of(TokenType type);  // bytes per token
+// Returns Megatron's type for a vocabulary: uint16 below 65500 tokens, otherwise int32.
 TokenType token_type_for(int64_t vocab_size);
 
-// Both files mapped, all of the index checked when it is made; tokens are read when asked for. A file of floating point
-// numbers is fine as long as they are whole.
+// Maps both files and checks all of the index on construction; tokens are read on demand. Floating-point tokens are
+// accepted if they are integers.
 class IndexedDataset : public Documents {
  public:
-  // Throws ConfigError for a file that is missing, truncated or contradicts itself.
+  // Throws ConfigError for a missing, truncated or inconsistent file.
   explicit IndexedDataset(const std::string& prefix);
 
   TokenType type() const { return type_; }
   int64_t documents() const { return static_cast<int64_t>(document_starts_.size()) - 1; }
   std::span<const int64_t> document_starts() const { return document_starts_; }
   int64_t tokens() const { return tokens_; }
-  // A sequence's tokens as they lie in the file.
+  // Returns a sequence's tokens as stored in the file.
   std::span<const char> bytes(int64_t sequence) const;
 
   int64_t size() const override { return sequences_; }
@@ -68,7 +68,7 @@ class IndexedDataset : public Documents {
   std::vector<int64_t> document_starts_;
 };
 
-// Writes such a pair. Nothing exists under the final names before finish() has written everything; .idx gets its name
+// Writes such a pair. Nothing exists under the final names before finish() has written everything; .idx is renamed
 // last. Threads: one at a time.
 class IndexedWriter {
  public:
@@ -78,7 +78,7 @@ class IndexedWriter {
   // Throws ConfigError for an id that |type| cannot hold.
   void add_sequence(std::span<const int64_t> ids);
   void end_document();
-  // All documents of |other|, which has the same type.
+  // Appends all documents of |other|, which has the same type.
   void append(const IndexedDataset& other);
   void finish();
 

@@ -155,7 +155,7 @@ TEST(IndexedDataset, WhatContradictsItselfIsRefusedWithAReason) {
       {replaced(idx, 9, uint64_t{2}), "version 2"},
       {replaced(idx, 17, uint8_t{0}), "token type 0"},
       {replaced(idx, 17, uint8_t{9}), "token type 9"},
-      {replaced(idx, 17, uint8_t{5}), "int64"},  // twice the bytes that .bin has
+      {replaced(idx, 17, uint8_t{5}), "int64"},  // twice the bytes of .bin
       {replaced(idx, 18, ~uint64_t{0}), "declares"},
       {replaced(idx, 18, uint64_t{1} << 62), "declares"},  // 12 times it overflows to 0
       {replaced(idx, 26, ~uint64_t{0}), "declares"},
@@ -205,8 +205,8 @@ TEST(IndexedDataset, PlacesNameDocumentAndSequence) {
   EXPECT_THAT(data.place(2), HasSubstr("document 2, its sequence 1"));
 }
 
-// Deterministic mutation: whatever the bytes are, opening ends with a data set all of which can be read, or a
-// ConfigError.
+// Deterministic mutation: whatever the bytes, opening either throws ConfigError or gives a data set that can be read
+// completely.
 TEST(IndexedDataset, NoMutationOfAnIndexDoesMoreThanBeRefused) {
   const Folder folder;
   const std::string good = read_file(kGoldenData + "multi.idx");
@@ -233,7 +233,7 @@ TEST(IndexedDataset, NoMutationOfAnIndexDoesMoreThanBeRefused) {
   }
   EXPECT_EQ(opened + refused, 2000);
   EXPECT_GT(refused, 1000);
-  EXPECT_GT(opened, 0);  // modes, and changes that cancel each other or only move a sequence
+  EXPECT_GT(opened, 0);  // modes, and changes that cancel or only move a sequence
 }
 
 TEST(IndexedDatasetDeathTest, ACorpusThatIsCutWhileItIsMappedIsNamed) {

@@ -17,7 +17,7 @@
 namespace concord {
 namespace {
 
-// What the thread hands over: a batch and the position after it, an exception, or (neither) the end.
+// An item of the queue: a batch and the position after it, an exception, or (neither) the end.
 struct Item {
   std::optional<std::vector<TokenBatch>> batch;
   BatchContents contents;
@@ -37,7 +37,7 @@ class DataLoader::State {
         has_ramp(arguments.ramp.has_value()),
         prefetch(static_cast<size_t>(arguments.prefetch)) {}
 
-  // The batch at |position|, which is advanced past it; the end after the last epoch.
+  // Returns the batch at |position| and advances it; the end after the last epoch.
   Item make(DataPosition* position) const {
     if (epochs > 0 && position->epoch >= epochs) return {};
     const std::shared_ptr<const Epoch> epoch = batcher.epoch(position->epoch);
@@ -57,7 +57,7 @@ class DataLoader::State {
     return batcher.holds_a_batch(epoch, position.sample, batcher.batch_rows(position.consumed));
   }
 
-  // For the thread that calls the loader.
+  // Called by the loader's user thread.
   const DataIdentity& identity() const {
     if (!identity_) identity_ = batcher.identity();
     return *identity_;
@@ -77,7 +77,7 @@ class DataLoader::State {
   mutable std::optional<DataIdentity> identity_;
 };
 
-// Makes items from |position| on, at most |prefetch| ahead of the consumer.
+// Produces items starting at |position|, at most |prefetch| ahead of the consumer.
 class DataLoader::Thread {
  public:
   Thread(const State& state, const DataPosition& position) : state_(state) {
@@ -92,7 +92,7 @@ class DataLoader::Thread {
     thread_.join();
   }
 
-  // The last item stays, so that another call gets it again.
+  // The last item stays, so that later calls return it again.
   Item take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this]() CONCORD_REQUIRES(mutex_) { return !items_.empty(); });

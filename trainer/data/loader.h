@@ -1,4 +1,4 @@
-// What the training loop reads: global batches of this rank's micro-batches, made ahead on a thread of their own.
+// The data loader of the training loop: global batches of this rank's micro-batches, prefetched on a separate thread.
 //
 // Example, given const DataArguments& arguments, void train(const MicroBatch&):
 //   #include "trainer/data/to_micro_batch.h"
@@ -22,49 +22,50 @@
 
 namespace concord {
 
-// Where a run is in its data: the next global batch begins at |sample| of |epoch|. The same on every rank and under
-// every layout. A checkpoint keeps these numbers.
+// The position of a run in its data: the next global batch starts at |sample| of |epoch|. The same on every rank and
+// for every layout. Stored in checkpoints.
 struct DataPosition {
   int64_t epoch = 0;
-  int64_t sample = 0;        // counted in the order of the epoch; rows where sequences are packed
-  uint64_t fingerprint = 0;  // of DataLoader::identity; another one is not continued
-  int64_t consumed = 0;      // of all epochs, on which the size of a batch that grows depends
+  int64_t sample = 0;        // index in the order of the epoch; counts rows if sequences are packed
+  uint64_t fingerprint = 0;  // hash of DataLoader::identity; restore() rejects a different one
+  int64_t consumed = 0;      // over all epochs; determines the batch size during a ramp-up
 
   bool operator==(const DataPosition&) const = default;
 };
 
-// Threads: one at a time. The source is read on the loader's own thread, which ends with it.
+// Threads: one at a time. The source is read on the loader's own thread, which ends with the loader.
 class DataLoader {
  public:
   // Opens and checks the data. Throws ConfigError.
   explicit DataLoader(const DataArguments& arguments);
-  // The same from samples of the caller's own; |arguments.path| is not read. |collator| may be empty.
+  // Like the constructor above, with samples from |source|; |arguments.path| is not read. |collator| may be empty.
   DataLoader(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator = {});
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
 
-  // The |accumulation| micro-batches of this dp rank for the next step; nothing after the last epoch. Waits for the
-  // thread to have made them, and throws what it threw. Epochs follow each other; position().epoch tells which it is.
+  // Returns the |accumulation| micro-batches of this dp rank for the next step; nullopt after the last epoch. Waits:
+  // until the thread has built them. Rethrows its error. Epochs are consecutive; position().epoch is the current one.
   std::optional<std::vector<TokenBatch>> next();
 
-  // Of the batch that next() gave last, over all data-parallel ranks.
+  // Describes the batch that next() returned last, over all data-parallel ranks.
   const BatchContents& contents() const { return contents_; }
-  // Epochs done, with the part of the one that runs.
+  // Returns the epochs done, including the fraction of the current one.
   double epochs() const;
-  int64_t batch_rows() const;  // samples (rows where packed) of the next batch, over all data-parallel ranks
+  int64_t batch_rows() const;  // samples (rows if packed) of the next batch, over all data-parallel ranks
   int64_t epoch() const { return position_.epoch; }
-  // What fixes the samples and their order: contents, seed, shuffle, ... Computed by the first call, which may read all
-  // of the data.
+  // Everything that determines the samples and their order: contents, seed, shuffle, ... Computed by the first call,
+  // which may read all of the data.
   const DataIdentity& identity() const;
-  // After the batch that next() gave last, whatever has been made ahead. Has the fingerprint of identity().
+  // Returns the position after the batch that next() returned last, regardless of prefetching. Has the fingerprint of
+  // identity().
   DataPosition position() const;
-  // Continues there. Throws ConfigError if |position| belongs to other data or another order.
+  // Continues at |position|. Throws ConfigError if it belongs to other data or a different order.
   void restore(const DataPosition& position);
 
-  int64_t global_batch_size() const;     // samples (rows where packed) of all dp ranks in a step; a ramp ends there
-  int64_t samples() const;               // of one epoch, packed or not
-  int64_t rows(int64_t epoch) const;     // the same; packed: rows they fill
+  int64_t global_batch_size() const;     // samples (rows if packed) of all dp ranks in a step, after any ramp-up
+  int64_t samples() const;               // per epoch, packed or not
+  int64_t rows(int64_t epoch) const;     // rows of an epoch; the same as samples() unless packed
   int64_t batches(int64_t epoch) const;  // steps of an epoch
   const SampleSource& source() const;
 

@@ -49,7 +49,7 @@ std::vector<int64_t> learnt(const std::vector<TokenBatch>& batch) {
   return tokens;
 }
 
-// Tokens of each global batch, by all ranks together: micro-batch by micro-batch, rank by rank.
+// Returns the tokens of each global batch over all ranks: micro-batch by micro-batch, rank by rank.
 std::vector<std::vector<int64_t>> global_batches(DataArguments arguments, int64_t samples, int64_t steps,
                                                  int64_t longest = 1) {
   std::vector<std::unique_ptr<DataLoader>> ranks;
@@ -224,7 +224,7 @@ TEST(DataLoader, ThePositionIsThatOfWhatWasTakenNotOfWhatWasMadeAhead) {
   loader.next();
   EXPECT_EQ(loader.position().sample, 3);
   loader.next();
-  loader.next();  // the tenth sample makes no batch
+  loader.next();  // the tenth sample does not fill a batch
   EXPECT_EQ(loader.position().epoch, 1);
   EXPECT_EQ(loader.position().sample, 0);
   rest(loader);

@@ -1,5 +1,5 @@
-// A file mapped for reading. It must not become shorter while it is open: accessing the missing part ends the process,
-// with the file's name (core/base/files/mapping_watch.h). Concord's own writers never change a file in place.
+// A file mapped for reading. It must not be truncated while it is open: accessing the missing part terminates the
+// process with the file's name (core/base/files/mapping_watch.h). Concord's own writers never change a file in place.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace concord {
 
-// Threads: any, at the same time.
+// Threads: any, concurrently.
 class MappedFile {
  public:
   // Throws ConfigError if |path| is not a regular file that can be read.

@@ -1,4 +1,4 @@
-// numpy's RandomState(seed).shuffle, number for number: Megatron's data orders are made with it.
+// numpy's RandomState(seed).shuffle, bit for bit: Megatron's data orders use it.
 #pragma once
 
 #include <bit>
@@ -9,8 +9,8 @@
 
 namespace concord {
 
-// Fisher-Yates from the end; an index is drawn by masking to the next power of two and drawing again while it is too
-// large. |values| has at most 2^32 elements (above, numpy draws 64 bits).
+// Fisher-Yates from the end; an index is drawn by masking to the next power of two and redrawing while it is too large.
+// |values| has at most 2^32 elements (above that numpy draws 64 bits).
 template <typename Value>
 void numpy_shuffle(std::span<Value> values, std::mt19937& random) {
   for (size_t i = values.size(); i-- > 1;) {

@@ -29,7 +29,7 @@ inline double numpy_sum(std::span<const double> values) {
   return total;
 }
 
-// The same weights with a sum of 1.
+// Returns |weights| divided by their sum.
 inline std::vector<double> normalized(std::vector<double> weights) {
   const double sum = numpy_sum(weights);
   for (double& weight : weights) weight /= sum;

@@ -13,7 +13,7 @@
 namespace concord {
 namespace {
 
-// Free space in each row, and for each node of a tree over the rows the maximum below it. Unused rows are entirely
+// The free space of each row, and for each node of a tree over the rows the maximum below it. Unused rows are entirely
 // free, so the leftmost leaf with enough space is the first fit.
 class RoomTree {
  public:
@@ -60,7 +60,7 @@ PackedRows pack_best_fit(std::span<const int64_t> lengths, int64_t capacity, int
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
   PackedRows rows;
-  std::set<std::pair<int64_t, size_t>> room;  // of each row, by size; of equal ones the oldest first
+  std::set<std::pair<int64_t, size_t>> room;  // free space of each row, ascending; ties: the oldest row first
   for (const size_t i : order) {
     const int64_t length = checked_length(lengths, i, capacity, multiple);
     const auto best = room.lower_bound({length, 0});

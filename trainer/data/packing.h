@@ -15,21 +15,21 @@ constexpr int64_t padded_length(int64_t length, int64_t multiple) {
   return (length + multiple - 1) / multiple * multiple;
 }
 
-// The sequences of each row, as indices into the lengths given.
+// The sequences of each row, as indices into the given lengths.
 using PackedRows = std::vector<std::vector<int64_t>>;
 
-// First fit: each sequence, in order, into the first row that has room for its padded length, else into a new one. A
-// pure function in O(n log n). Throws ConfigError for a sequence that is longer than |capacity| when padded.
+// First fit: puts each sequence, in order, into the first row with room for its padded length, otherwise into a new
+// one. Pure, O(n log n). Throws ConfigError for a sequence that is longer than |capacity| when padded.
 PackedRows pack_first_fit(std::span<const int64_t> lengths, int64_t capacity, int64_t multiple);
 
-// Best fit decreasing, as TRL's "bfd": from the longest sequence to the shortest, each into the row with the least room
-// that still holds it, else into a new one. Equal lengths in their order; within a row in the order of |lengths|. Rows
-// come in the order of their first sequence, so that an epoch's order still shuffles them. Pure, O(n log n); throws
-// alike.
+// Best fit decreasing, like TRL's "bfd": puts sequences, longest first, into the row with the least room that still
+// fits, otherwise into a new one. Ties and sequences within a row are in the order of |lengths|. Rows are sorted by
+// their first sequence, so that the order of an epoch still shuffles them. Pure, O(n log n); throws like
+// pack_first_fit().
 PackedRows pack_best_fit(std::span<const int64_t> lengths, int64_t capacity, int64_t multiple);
 
-// One row of all |samples|, each filled up with |pad_id| to a multiple (labels kIgnoredToken). Positions begin at 0
-// with each and continue through its padding, which belongs to it: cu_seqlens are the padded boundaries.
+// Returns one row of all |samples|, each padded with |pad_id| to a multiple (labels kIgnoredToken). Positions start at
+// 0 in each sample and continue through its padding, which belongs to it: cu_seqlens are the padded boundaries.
 TokenBatch pack_samples(std::span<const Sample> samples, int64_t multiple, int64_t pad_id);
 
 }  // namespace concord

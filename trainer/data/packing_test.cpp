@@ -15,7 +15,7 @@ namespace {
 using testing::config_error;
 using ::testing::HasSubstr;
 
-// The same by the definition, row after row.
+// First fit by definition, row after row.
 PackedRows slow_first_fit(const std::vector<int64_t>& lengths, int64_t capacity, int64_t multiple) {
   PackedRows rows;
   std::vector<int64_t> room;
@@ -43,7 +43,7 @@ TEST(Packing, FirstFitIsWhatTheDefinitionSays) {
   }
 }
 
-// Row after row: the one with the least room that holds the sequence, of equal ones the oldest.
+// Best fit by definition: the row with the least room that fits, ties: the oldest.
 PackedRows slow_best_fit(const std::vector<int64_t>& lengths, int64_t capacity, int64_t multiple) {
   std::vector<size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -104,7 +104,7 @@ TEST(Packing, EverySampleIsInOneRowAndNoRowIsTooLong) {
   std::vector<int64_t> all(lengths.size());
   std::iota(all.begin(), all.end(), 0);
   EXPECT_EQ(seen, all);
-  EXPECT_LT(rows.size(), 5000U * 60 / 100);  // one a row would be 5000; half of the room is the least possible
+  EXPECT_LT(rows.size(), 5000U * 60 / 100);  // one sample per row would be 5000; half of that is the minimum
 }
 
 TEST(Packing, ASampleThatFitsNoRowIsRefused) {

@@ -13,7 +13,7 @@
 namespace concord {
 namespace {
 
-// The first label has no token before it that could predict it.
+// The first label has no preceding token to predict it.
 bool has_label(const TokensAndLabels& tokens, size_t begin, size_t end) {
   return std::any_of(tokens.labels.begin() + static_cast<std::ptrdiff_t>(begin) + 1,
                      tokens.labels.begin() + static_cast<std::ptrdiff_t>(end),
@@ -73,7 +73,7 @@ std::optional<RowSource::Part> RowSource::kept_of(const TokensAndLabels& tokens,
   return has_label(tokens, begin, begin + most) ? std::optional(Part{begin, begin + most}) : std::nullopt;
 }
 
-// A piece begins with the last token of the one before, so that no label is lost.
+// A piece starts with the last token of the previous one, so that no label is lost.
 void RowSource::add_pieces(const TokensAndLabels& tokens, const std::string& place) {
   const size_t count = tokens.ids.size(), most = static_cast<size_t>(cutoff_len_);
   const int64_t before = size();

@@ -1,4 +1,4 @@
-// Samples that come one by one: lines of a .jsonl, rows of a .safetensors.
+// Individual samples: lines of a .jsonl, rows of a .safetensors.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ namespace concord {
 class RowSource : public SampleSource {
  public:
   RowSource(std::string file, const DataArguments& arguments);
-  // |place| ("line 7") is for messages. Cuts rows as cutoff_len and truncation say; a row (or piece) with nothing left
-  // to learn is dropped. Throws ConfigError for ids outside of the vocabulary and rows that are too long.
+  // |place| ("line 7") is used in messages. Truncates rows by cutoff_len and truncation; a row (or piece) without
+  // trained tokens is dropped. Throws ConfigError for ids outside the vocabulary and rows that are too long.
   void add(const TokensAndLabels& tokens, const std::string& place);
-  // Two rows; both are dropped where one is.
+  // Adds two rows; drops both if one is dropped.
   void add(const PairReader::Pair& pair, const std::string& place);
   // Throws ConfigError if there is no sample.
   void finish();
@@ -36,27 +36,27 @@ class RowSource : public SampleSource {
   struct Part {
     size_t begin, end;
   };
-  // What is left of a row; nothing: it is dropped.
+  // Returns the kept part of a row; nullopt if it is dropped.
   std::optional<Part> kept_of(const TokensAndLabels& tokens, const std::string& place) const;
   void add_pieces(const TokensAndLabels& tokens, const std::string& place);
   void append(const TokensAndLabels& tokens, const Part& part, const std::string& place);
 
   std::string file_;
-  int64_t group_;  // rows of a sample
+  int64_t group_;  // rows per sample
   int64_t cutoff_len_;
   std::string truncation_;
   int64_t cut_ = 0, dropped_ = 0;  // samples
-  int64_t pieces_ = 0;             // that were made of those that were cut
+  int64_t pieces_ = 0;             // pieces of the samples that were split
   int64_t vocab_size_;
   int64_t longest_;
   std::vector<int32_t> ids_;
   std::vector<int32_t> labels_;
   std::vector<int64_t> begins_ = {0};
-  std::vector<double> margins_;  // of pairs
+  std::vector<double> margins_;  // margins of pairs
 };
 
 std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments);
-// Of a text with a record per line; arguments.path is for messages.
+// Opens a text with one record per line; arguments.path is used in messages.
 std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArguments& arguments);
 std::unique_ptr<SampleSource> open_text(const DataArguments& arguments);
 std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments);

@@ -124,7 +124,7 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
           full_place, to_string(record.kind)));
     }
     if (record.kind == JsonRecord::Kind::kTokens) {
-      if (samples) samples->finish();  // rows stay in the order of lines
+      if (samples) samples->finish();  // keeps the rows in the order of lines
       return rows->add(record.tokens, place);
     }
     if (!tokenizer) tokenizer = tokenizer_of(arguments);
@@ -143,7 +143,7 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
 
 namespace {
 
-// The ids of what is in the cache are final: columns have been renamed, and places in it are those of records.
+// The ids in the cache are final: columns have been renamed, and positions are those of records.
 std::unique_ptr<SampleSource> open_cached(const DataArguments& arguments) {
   const std::string tokens = tokens_in_cache(arguments);
   DataArguments built = arguments;

@@ -27,7 +27,7 @@ std::string said_by_source(const DataArguments& arguments) {
   return config_error([&] { open_sample_source(arguments); });
 }
 
-// A safetensors file of one or two int64 tensors, written by hand.
+// Builds a safetensors file of one or two int64 tensors by hand.
 std::string safetensors(const std::string& shape, const std::vector<int64_t>& ids, const std::vector<int64_t>& labels,
                         const std::string& dtype = "I64") {
   const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * 8);
@@ -127,7 +127,7 @@ TEST(SampleSource, LongSamplesAreCutAsAskedAndCounted) {
   const auto open = [&](const char* truncation) {
     return open_sample_source({.path = path, .seq_length = 3, .cutoff_len = 3, .truncation = truncation});
   };
-  const auto right = open("right");  // what is learnt of the first is cut off
+  const auto right = open("right");  // the trained tokens of the first are cut off
   ASSERT_EQ(right->size(), 2);
   EXPECT_EQ(right->at(0).ids, (std::vector<int64_t>{6, 7, 8}));
   EXPECT_EQ(right->cut_text(), "1 cut to 3 tokens, 1 dropped of 3 samples");
@@ -136,7 +136,7 @@ TEST(SampleSource, LongSamplesAreCutAsAskedAndCounted) {
   EXPECT_EQ(left->at(0).ids, (std::vector<int64_t>{3, 4, 5}));
   EXPECT_EQ(left->at(0).labels, (std::vector<int64_t>{4, 5, -100}));
   EXPECT_EQ(open("drop")->cut_text(), "2 dropped of 3 samples");
-  const auto split = open("split");  // pieces share a token; one of each has nothing to learn
+  const auto split = open("split");  // pieces share a token; one of each has no trained tokens
   ASSERT_EQ(split->size(), 3);
   EXPECT_EQ(split->at(0).ids, (std::vector<int64_t>{3, 4, 5}));
   EXPECT_EQ(split->at(0).labels, (std::vector<int64_t>{4, 5, -100}));
@@ -239,7 +239,7 @@ TEST(SampleSource, TheIdentityOfSamplesIsThatOfTheirContents) {
   EXPECT_NE(identity("a.txt", "some text that is long enough"), identity("b.txt", "some text that is lOng enough"));
 }
 
-// Wherever the identities of two runs of different length are the same, so are all samples; and they often are.
+// If the identities of two runs of different length are equal, so are all samples; and they often are equal.
 TEST(SampleSource, AMegatronCorpusHasTheSameOrderForMoreSamplesWhereItsIdentityIsTheSame) {
   const auto open = [](int64_t wanted) {
     return open_sample_source({.path = CONCORD_GOLDEN "/data/tokens", .seq_length = 32, .samples_wanted = wanted});
@@ -259,10 +259,10 @@ TEST(SampleSource, AMegatronCorpusHasTheSameOrderForMoreSamplesWhereItsIdentityI
     }
   }
   EXPECT_GT(same, 3);
-  EXPECT_GT(different, 3);  // another number of epochs, or the last one apart
+  EXPECT_GT(different, 3);  // a different number of epochs, or the last one shuffled separately
 }
 
-// Of a corpus too large to be read only parts count, but all lengths.
+// The identity of a corpus that is too large to be read covers only parts of it, but all lengths.
 TEST(SampleSource, ALargeCorpusIsToldFromOthersWithoutReadingItAll) {
   const Folder folder;
   const auto hash = [&](int64_t documents, int64_t first_token, int64_t most) {

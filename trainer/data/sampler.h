@@ -1,9 +1,10 @@
-// Which sample comes when, and to which rank. Pure functions of a few numbers; the order does not depend on the layout.
+// The assignment of samples to steps and ranks. Pure functions of a few numbers; the order does not depend on the
+// layout.
 //
 // Global batch k of an epoch is entries k*B to (k+1)*B-1 of its order, B = micro_batch_size * accumulation * dp_size.
-// Within it, micro-batch m of dp rank r is the rows (m*dp_size + r) * micro_batch_size and following. So micro-batches
-// take the rows in order, at each of them the dp ranks one after another, and every row is taken once. (With dp 1,
-// micro-batches are blocks of rows in order.)
+// Within it, micro-batch m of dp rank r is the micro_batch_size rows starting at (m*dp_size + r) * micro_batch_size. So
+// micro-batches take the rows in order, within each the dp ranks one after another, and every row is taken once. (With
+// dp 1, micro-batches are blocks of rows in order.)
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,11 @@
 namespace concord {
 
 // A permutation of 0 .. size-1 that is computed, not stored: eight Feistel rounds over the next even power of two,
-// walked until the value is below size (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). Starting in
+// repeated until the value is below size (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). Starting in
 // the middle costs nothing.
 class SampleOrder {
  public:
-  // |shuffle| false: as they are.
+  // |shuffle| false: the identity.
   SampleOrder(int64_t seed, int64_t epoch, int64_t size, bool shuffle);
 
   int64_t size() const { return size_; }
@@ -30,14 +31,14 @@ class SampleOrder {
   int half_bits_ = 0;
 };
 
-// How a global batch is divided.
+// The division of a global batch.
 struct BatchShape {
   int64_t micro_batch_size = 1;
   int64_t accumulation = 1;
   int64_t dp_size = 1;
 
   int64_t rows() const { return micro_batch_size * accumulation * dp_size; }
-  // The row of the global batch that is row |row| of micro-batch |micro_batch| on |dp_rank|.
+  // Returns the row of the global batch that is row |row| of micro-batch |micro_batch| on |dp_rank|.
   int64_t row_at(int64_t micro_batch, int64_t dp_rank, int64_t row) const {
     return (micro_batch * dp_size + dp_rank) * micro_batch_size + row;
   }

@@ -31,7 +31,7 @@ TEST(SampleOrder, UnshuffledIsAsItIs) {
   EXPECT_EQ(listed(SampleOrder(9, 4, 5, false)), (std::vector<int64_t>{0, 1, 2, 3, 4}));
 }
 
-// Checkpoints rely on it: a change of these numbers changes the order of every run that is continued.
+// Checkpoints rely on it: changing these numbers changes the order of every resumed run.
 TEST(SampleOrder, OrderNeverChanges) {
   EXPECT_EQ(listed(SampleOrder(42, 0, 10, true)), (std::vector<int64_t>{4, 9, 6, 5, 7, 2, 3, 8, 0, 1}));
 }
@@ -63,7 +63,7 @@ TEST(SampleOrder, AllOrdersOfFewSamplesAreAboutEquallyLikely) {
   EXPECT_LT(chi_square, 60);
 }
 
-// Neighbours must not stay neighbours: the mean distance of two independent places among n is n / 3.
+// Adjacent samples must not stay adjacent: the mean distance of two independent positions among n is n / 3.
 TEST(SampleOrder, NeighboursAreSpread) {
   constexpr int64_t kSize = 30000;
   const std::vector<int64_t> list = listed(SampleOrder(3, 1, kSize, true));

@@ -97,7 +97,7 @@ Split parse_split(const std::vector<std::string>& weights) {
 }
 
 IndexRange range_of(const Share& share, int64_t count) {
-  const auto place = [&](double at) {  // Python's round: halves go to the even neighbour
+  const auto place = [&](double at) {  // Python's round: halves round to even
     return static_cast<int64_t>(std::nearbyint(at * static_cast<double>(count)));
   };
   return {place(share.begin), place(share.end)};

@@ -1,5 +1,5 @@
-// Training, validation and test data from one source, as Megatron's --split makes them: three neighbouring ranges of
-// its documents (or of its samples, where they come one by one).
+// Training, validation and test data from one source, like Megatron's --split: three adjacent ranges of its documents
+// (or of its individual samples).
 #pragma once
 
 #include <array>
@@ -15,18 +15,18 @@
 
 namespace concord {
 
-// Shares of a whole; none where a part is empty.
+// Fractions of a whole; nullopt for an empty part.
 struct Share {
   double begin = 0;
   double end = 1;
 };
 using Split = std::array<std::optional<Share>, 3>;  // by DataPart
 
-// |weights| are up to three numbers: 969, 30, 1. Throws ConfigError for what is not a number, for negative ones, and
-// where all are 0.
+// |weights| are up to three numbers: 969, 30, 1. Throws ConfigError unless they are non-negative numbers and one is
+// positive.
 Split parse_split(const std::vector<std::string>& weights);
 
-// [begin, end) of |count| documents.
+// Documents [begin, end).
 struct IndexRange {
   int64_t begin = 0;
   int64_t end = 0;
@@ -34,7 +34,8 @@ struct IndexRange {
 };
 IndexRange range_of(const Share& share, int64_t count);
 
-// The part of |whole| that |arguments| ask for; itself without a split. Throws ConfigError where it would be empty.
+// Returns the part of |whole| that |arguments| select; |whole| itself without a split. Throws ConfigError if it would
+// be empty.
 std::unique_ptr<Documents> part_of(std::unique_ptr<Documents> whole, const DataArguments& arguments);
 std::unique_ptr<SampleSource> part_of(std::unique_ptr<SampleSource> whole, const DataArguments& arguments);
 

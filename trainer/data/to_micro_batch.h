@@ -1,4 +1,4 @@
-// From the loader's vectors to the tensors that models take.
+// Converts the loader's vectors to the tensors that models take.
 #pragma once
 
 #include <optional>
@@ -9,7 +9,7 @@
 
 namespace concord {
 
-// Tensors on the host that own the vectors' memory; nothing is copied.
+// Returns tensors on the host that own the vectors' memory; nothing is copied.
 MicroBatch to_micro_batch(TokenBatch&& batch);
 
 // loader.next() as tensors.

@@ -39,12 +39,12 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWorkFolder = ".build";
-constexpr const char* kPublishing = "/publishing";  // a file of the folder
+constexpr const char* kPublishing = "/publishing";  // a file in the folder
 constexpr std::string_view kPlanTitle = "concord data build";
-constexpr int kFormat = 3;  // of the folder; part of the plan
+constexpr int kFormat = 3;  // format of the folder; part of the plan
 constexpr auto kReportEvery = std::chrono::milliseconds(500);
 
-// Of the chat template that is given, or of the files that may hold the tokenizer's own.
+// Returns a hash of the given chat template, or of the files that may contain the tokenizer's own.
 std::string template_hash(const BuildArguments& arguments) {
   if (!arguments.chat_template.empty())
     return fmt::format("{:016x}", stable_hash(MappedFile(arguments.chat_template).text()));
@@ -55,7 +55,7 @@ std::string template_hash(const BuildArguments& arguments) {
   return fmt::format("{:016x}", stable_hash(all));
 }
 
-// Everything that determines the bytes of the output, as text.
+// Returns everything that determines the output bytes, as text.
 std::string plan_of(const BuildArguments& arguments, const std::vector<std::string>& inputs,
                     const Tokenizer& tokenizer) {
   std::string plan = fmt::format("{} {}\nsft {}, template {}, end of document {}, {} bytes a shard\ntokenizer {}",
@@ -80,7 +80,7 @@ std::vector<std::string> input_files(const BuildArguments& arguments) {
   return files;
 }
 
-// OUTPUT.build/, locked by one process at a time. The lock is released when the process exits, for whatever reason.
+// OUTPUT.build/, locked by one process at a time. The lock is released when the process exits, for any reason.
 class WorkFolder {
  public:
   WorkFolder(const std::string& output, const std::string& plan, bool overwrite) : path_(output + kWorkFolder) {
@@ -98,7 +98,7 @@ class WorkFolder {
 
   std::string lines_of(size_t input) const { return fmt::format("{}/input-{:06}.jsonl", path_, input); }
   std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
-  // The files that show whose folder it is go last, so that a build that is killed here can continue.
+  // Removes the files that identify the folder last, so that a build that is killed here can continue.
   void remove() const {
     const std::vector<fs::directory_entry> entries(fs::directory_iterator(path_), {});
     for (const fs::directory_entry& entry : entries) {
@@ -107,11 +107,11 @@ class WorkFolder {
     }
     fs::remove_all(path_);
   }
-  // From now on files with the names of the output are this build's.
+  // Marks that files with the names of the output belong to this build from now on.
   void begin_publishing() const { write_whole(path_ + kPublishing, ""); }
 
  private:
-  // One that was killed before it wrote its plan has left nothing else.
+  // A build that was killed before it wrote its plan has left nothing else.
   void check_is_ours() const {
     std::error_code error;
     if (!fs::exists(fs::symlink_status(path_, error))) return;
@@ -130,7 +130,7 @@ class WorkFolder {
         "{} was not written by data build, which needs this name; move it away, or choose another --output", path_));
   }
 
-  // Resumes what an earlier build of the same plan has left.
+  // Resumes an earlier build of the same plan.
   void take_over(const std::string& output, const std::string& plan, bool overwrite) {
     const std::string file = path_ + "/plan";
     if (fs::exists(file) && MappedFile(file).text() == plan) return;
@@ -203,7 +203,7 @@ class Build {
     return arguments_.workers > 0 ? arguments_.workers : cores;
   }
 
-  // Several files at a time. What an earlier build has written is kept.
+  // Converts several files at a time. Keeps the output of an earlier build.
   void write_lines_of_records(const std::vector<std::string>& files) const {
     std::atomic<size_t> next = 0;
     run_on_threads(std::min<int64_t>(most_workers(), std::ssize(files)), [&] {
@@ -284,7 +284,7 @@ class Build {
 
   const BuildArguments& arguments_;
   const std::function<void(const BuildProgress&)>& report_;
-  std::unique_ptr<Tokenizer> tokenizer_;  // the first worker's
+  std::unique_ptr<Tokenizer> tokenizer_;  // used by the first worker
   std::deque<BuildInput> inputs_;
   std::vector<BuildShard> shards_;
   std::unique_ptr<WorkFolder> folder_;
@@ -310,8 +310,8 @@ void check(const BuildArguments& arguments) {
                                   arguments.sft ? "with --sft it must be a file name that ends in .jsonl"
                                                 : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
   }
-  // A build that was killed after its last file got its name has left its folder: it goes on, to remove it. Before that
-  // what has the name is a file of the user's.
+  // A build that was killed after its last rename has left its folder: it continues, to remove it. Before that, a file
+  // with the output's name belongs to the user.
   const bool goes_on = fs::exists(arguments.output + kWorkFolder + kPublishing);
   OutputRules rules{.overwrite = arguments.overwrite || goes_on, .inputs = input_files(arguments), .in_live_run = true};
   if (arguments.tokenizer != "byte") rules.inputs.push_back(arguments.tokenizer);

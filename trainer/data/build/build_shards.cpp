@@ -18,7 +18,7 @@ namespace {
 
 bool is_jsonl(const std::string& path) { return path.ends_with(".jsonl"); }
 
-// The first document boundary at or after |from|.
+// Returns the first document boundary at or after |from|.
 int64_t boundary(std::string_view text, int64_t from, bool jsonl) {
   if (from >= static_cast<int64_t>(text.size())) return static_cast<int64_t>(text.size());
   const size_t found = text.find(jsonl ? "\n" : "\n\n", static_cast<size_t>(from));
@@ -91,7 +91,8 @@ std::string sample_line(const TokensAndLabels& tokens) {
 std::string pair_line(const PairReader::Pair& pair) {
   const auto is_learnt = [](int64_t label) { return label != kIgnoredToken; };
   const TokensAndLabels &chosen = pair.chosen, &rejected = pair.rejected;
-  const auto begin = std::ranges::find_if(chosen.labels, is_learnt) - chosen.labels.begin();  // of both completions
+  const auto begin =
+      std::ranges::find_if(chosen.labels, is_learnt) - chosen.labels.begin();  // start of both completions
   const auto part = [](const auto& first, const auto& last) { return fmt::format("{}", fmt::join(first, last, ",")); };
   return fmt::format("{{\"prompt_input_ids\":[{}],\"chosen_input_ids\":[{}],\"rejected_input_ids\":[{}]{}}}\n",
                      part(chosen.ids.begin(), chosen.ids.begin() + begin),

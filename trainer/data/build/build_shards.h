@@ -1,4 +1,4 @@
-// The parts of `concord data build` below its workers: how inputs are split, and what is done with one shard.
+// Internals of `concord data build`: splitting the input and building one shard.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace concord {
 
-// A file to read, and the file that the user has named, of which it may be a copy as lines.
+// A file to read, and the file that the user has given, of which it may be a conversion to lines.
 struct BuildInput {
   BuildInput(const std::string& path, std::string given) : file(path), name(std::move(given)) {}
   MappedFile file;
@@ -26,7 +26,7 @@ struct BuildShard {
   int64_t end = 0;
 };
 
-// Pure: a function of the inputs and |shard_bytes| only.
+// Pure: depends only on the inputs and |shard_bytes|.
 std::vector<BuildShard> cut_into_shards(const std::deque<BuildInput>& inputs, int64_t shard_bytes);
 
 struct ShardCounts {
@@ -34,15 +34,15 @@ struct ShardCounts {
   int64_t tokens = 0;
 };
 
-// Writes |name|.bin and .idx, with sft |name|.jsonl, which appear complete. Throws ConfigError, with file and line, for
-// input that is wrong.
+// Writes |name|.bin and .idx, with sft |name|.jsonl, which appear when complete. Throws ConfigError, with file and
+// line, for invalid input.
 ShardCounts build_shard(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
                         Tokenizer& tokenizer, const std::string& name);
 
-// What a complete shard holds; throws ConfigError if it is not.
+// Returns the counts of a complete shard; throws ConfigError if it is incomplete.
 ShardCounts count_shard(const BuildArguments& arguments, const std::string& name);
 
-// Puts |names| after each other under arguments.output.
+// Concatenates the shards |names| to arguments.output.
 void join_shards(const BuildArguments& arguments, const std::vector<std::string>& names, const Tokenizer& tokenizer);
 
 }  // namespace concord

@@ -31,7 +31,7 @@ std::string said_by_build(const BuildArguments& arguments) {
   return config_error([&] { build_data(arguments, ignore); });
 }
 
-// Lines of JSON with texts of different lengths, and the documents they stand for.
+// Returns JSON lines with texts of different lengths, and their documents.
 std::string many_lines(int count, std::vector<std::string>* texts = nullptr) {
   std::mt19937 random(5);
   std::string lines;
@@ -95,7 +95,7 @@ TEST(DataBuild, BytesDependNeitherOnWorkersNorOnShards) {
   }
 }
 
-// A process that is killed in the middle; the next one keeps its shards and ends with the same bytes.
+// A process is killed in the middle; the next one reuses its shards and produces the same bytes.
 TEST(DataBuild, ABuildThatWasKilledContinuesToTheSameBytes) {
   const Folder folder;
   const std::string input = write_file(folder / "in.jsonl", many_lines(400));
@@ -140,7 +140,7 @@ TEST(DataBuild, ABuildThatWasKilledAtItsVeryEndIsTidiedUp) {
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);
   const std::string bytes = read_file(folder / "out.bin"), index = read_file(folder / "out.idx");
   std::filesystem::rename(folder / "kept", folder / "out.build");
-  EXPECT_THAT(said_by_build(arguments), HasSubstr("already exists"));  // it had not begun to give files their names
+  EXPECT_THAT(said_by_build(arguments), HasSubstr("already exists"));  // it had not started to rename files
   write_file(folder / "out.build/publishing", "");
   EXPECT_GT(build_data(arguments, ignore).shards_kept, 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "out.build"));
@@ -185,7 +185,7 @@ TEST(DataBuild, WhatItDidNotWriteStays) {
     arguments.inputs = {input};
     return said_by_build(arguments);
   };
-  // Its own input, by any name.
+  // Its own input, under any name.
   std::filesystem::create_hard_link(input, folder / "hard.jsonl");
   std::filesystem::create_symlink(input, folder / "link.jsonl");
   for (const char* name : {"in.jsonl", "hard.jsonl", "link.jsonl"})
@@ -194,7 +194,7 @@ TEST(DataBuild, WhatItDidNotWriteStays) {
   // Half of a pair.
   write_file(folder / "half.bin", "mine");
   EXPECT_THAT(said({.output = folder / "half"}), HasSubstr("half.bin' already exists"));
-  // Folders by the names that it would use.
+  // Folders with the names that it would use.
   for (const std::string name : {"a.tokenizer", "b.build"}) {
     std::filesystem::create_directory(folder / name);
     const std::string kept = write_file(folder / (name + "/notes.txt"), "mine");
@@ -258,7 +258,7 @@ TEST(DataBuild, AFullDiskEndsTheBuildAndLeavesNoOutput) {
   const auto action = std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
-  const rlimit limit{1000, before.rlim_max};  // a write of more is cut as on a full disk
+  const rlimit limit{1000, before.rlim_max};  // a larger write is truncated as on a full disk
   ::setrlimit(RLIMIT_FSIZE, &limit);
   EXPECT_THROW(writer.finish(), std::runtime_error);
   ::setrlimit(RLIMIT_FSIZE, &before);

@@ -1,4 +1,4 @@
-// A hash of token ids, to tell data from other data: the same on every machine. Not against forgery.
+// A hash of token ids to distinguish data sets: the same on every machine. Not cryptographic.
 #pragma once
 
 #include <cstddef>
@@ -6,14 +6,15 @@
 
 namespace concord {
 
-// Takes eight bytes per multiplication, so that a corpus in memory costs less than a second. Threads: one at a time.
+// Processes eight bytes per multiplication, so that a corpus in memory costs less than a second. Threads: one at a
+// time.
 class ContentHash {
  public:
   void add(uint64_t value) {
     state_ = (state_ ^ value) * 0x9e3779b97f4a7c15;
     state_ ^= state_ >> 32;
   }
-  // Each of them, and how many they were.
+  // Adds the values and their count.
   template <class Integer>
   void add(const Integer* values, size_t count) {
     add(count);

@@ -68,7 +68,7 @@ void OutputFile::sync() {
 void OutputFile::publish() {
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail(path_);
   fd_.reset();
-  // The name is durable only once its folder is synced; a file system without that can lose only the name.
+  // The name is durable only after its folder is synced; a file system without that can lose only the name.
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   const UniqueFd folder_fd(::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder_fd) ::fsync(folder_fd.get());

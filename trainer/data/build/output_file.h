@@ -12,7 +12,7 @@
 namespace concord {
 
 // Threads: one at a time. I/O errors (a full disk) throw std::runtime_error with the file and the system's message; the
-// temporary file goes away with the object.
+// temporary file is removed with the object.
 class OutputFile {
  public:
   // Throws ConfigError if the folder cannot be written to, or |path| is not a regular file.
@@ -25,9 +25,9 @@ class OutputFile {
   void write(std::string_view text) { write(text.data(), text.size()); }
   int64_t size() const { return size_; }  // bytes written so far
 
-  // All of it is on the disk afterwards, still under the temporary name.
+  // Makes everything durable, still under the temporary name.
   void sync();
-  // Gives it its name, over a file that had it before. After sync().
+  // Renames the file, replacing an existing one. Call after sync().
   void publish();
 
  private:

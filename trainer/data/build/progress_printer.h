@@ -1,5 +1,5 @@
-// Shows how far long work is, on standard error: one line that is overwritten on a terminal, a line every 10 seconds
-// elsewhere. Threads: one at a time.
+// Prints the progress of long work on standard error: one line that is overwritten on a terminal, otherwise a line
+// every 10 seconds. Threads: one at a time.
 #pragma once
 
 #include <unistd.h>
@@ -14,13 +14,13 @@ namespace concord {
 
 class ProgressPrinter {
  public:
-  // |name| begins the line: "data build".
+  // |name| is the start of the line: "data build".
   explicit ProgressPrinter(std::string name) : name_(std::move(name)) {}
-  ~ProgressPrinter() { end_line(); }  // what follows, an error too, begins on a line of its own
+  ~ProgressPrinter() { end_line(); }  // later output, also an error, starts on a new line
   ProgressPrinter(const ProgressPrinter&) = delete;
   ProgressPrinter& operator=(const ProgressPrinter&) = delete;
 
-  // |line| of the seconds so far is called only if it is shown. Cheap: may be called for every piece of the work.
+  // Calls |line| with the seconds so far only if it is printed. Cheap: may be called for every piece of the work.
   void show(const std::function<std::string(double)>& line) {
     const double now = seconds(), wait = on_terminal_ ? kSecondsOnTerminal : kSecondsElsewhere;
     if (now - last_line_ < wait) return;
@@ -29,7 +29,7 @@ class ProgressPrinter {
     std::fflush(stderr);
     shown_ = true;
   }
-  // "1.00 of 2.50 GiB, 1.20 GiB/s, 1 s left".
+  // Prints "1.00 of 2.50 GiB, 1.20 GiB/s, 1 s left".
   void show_bytes(uint64_t done, uint64_t all);
 
   void end_line() {

@@ -31,18 +31,18 @@ struct Chain {
   double probability(size_t from, size_t to) const { return static_cast<double>(rows[from][to]) / kWhole; }
 };
 
-// Each letter is followed by its neighbour in the alphabet (so that the chain reaches every letter) and by seven
-// others, with a bias towards early letters. Weights decrease geometrically at a rate that differs per letter: some
-// letters are easier to predict than others, and some are more frequent.
+// Each letter is followed by the next one in the alphabet (so that the chain reaches every letter) and by seven others,
+// with a bias towards early letters. Weights decrease geometrically at a rate that differs per letter: some letters are
+// easier to predict than others, and some are more frequent.
 Chain draw_chain(std::mt19937_64& random) {
   Chain chain;
   for (size_t from = 0; from < kStates; ++from) {
     uint32_t left = kWhole;
-    const uint32_t eighths = static_cast<uint32_t>(2 + random() % 4);  // of the remainder, to each follower
+    const uint32_t eighths = static_cast<uint32_t>(2 + random() % 4);  // eighths of the remainder for each follower
     for (size_t i = 0; i < kFollowers; ++i) {
       const size_t to = i == 0 ? (from + 1) % kStates : std::min(random() % kStates, random() % kStates);
       const uint32_t part = i + 1 == kFollowers ? left : left * eighths / 8;
-      chain.rows[from][to] += part;  // a letter drawn twice gets both parts
+      chain.rows[from][to] += part;  // a letter drawn twice gets the sum
       left -= part;
     }
   }

@@ -1,4 +1,4 @@
-// A temporary folder of a test, removed with it, and what tests need to fill it.
+// A temporary folder of a test, removed with the object, and helpers to fill it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ inline std::string write_file(const std::string& path, std::string_view bytes) {
   return path;
 }
 
-// What |body| says in the ConfigError it throws; empty if it throws none.
+// Returns the message of the ConfigError that |body| throws; empty if it throws none.
 template <typename Body>
 std::string config_error(const Body& body) {
   try {

@@ -99,7 +99,7 @@ class Record {
   }
 
  private:
-  // What is in the column that |name| stands for; null if there is nothing.
+  // Returns the value in the column for |name|; null if there is none.
   const json* value(const std::string& name) const {
     const auto column = info_.columns.find(name);
     if (column == info_.columns.end() || !record_.contains(column->second)) return nullptr;
@@ -116,7 +116,7 @@ class Record {
     throw ConfigError(
         fmt::format("{}: has no \"{}\", which is the column {} of the data set", place_, info_.columns.at(name), name));
   }
-  // LLaMA-Factory has tools as a text.
+  // LLaMA-Factory stores tools as text.
   json parsed(const json& tools) const {
     return tools.is_string() ? parse_json(tools.get<std::string>(), place_ + ", tools") : tools;
   }

@@ -8,7 +8,7 @@
 namespace concord {
 namespace {
 
-// A document, or the part of one that a row has.
+// A document, or the part of one in a row.
 struct Piece {
   Sample sample;
   int64_t begin = 0;  // in its row

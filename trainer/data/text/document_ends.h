@@ -1,4 +1,4 @@
-// What happens at the token that ends a document in rows that are cut from many of them: Megatron's reset_position_ids,
+// Handling of end-of-document tokens in rows cut from many documents: Megatron's reset_position_ids,
 // reset_attention_mask and eod_mask_loss. The token itself still belongs to its document. Pure.
 #pragma once
 
@@ -10,14 +10,15 @@
 
 namespace concord {
 
-// Nothing is learnt from what follows the end of a document: the first token of the next one.
+// Masks the labels at document ends: the first token of the next document is not trained on.
 void mask_document_ends(int64_t eod, Sample* row);
 
-// The position of every token of |row|, from 0 in each document.
+// Returns the position of every token of |row|, starting at 0 in each document.
 std::vector<int64_t> positions_in_documents(const std::vector<int64_t>& row, int64_t eod);
 
-// Rows in which no document sees another one, as packed sequences (trainer/data/packing.h), each a document or the part
-// of one that a row has. With |reset_position_ids| positions begin at 0 in each, else in each row.
+// Packs rows in which no document attends to another one, as packed sequences (trainer/data/packing.h), one per
+// document or part of one in a row. With |reset_position_ids| positions start at 0 in each document, otherwise in each
+// row.
 TokenBatch pack_documents(const std::vector<Sample>& rows, const DataArguments& arguments);
 
 }  // namespace concord

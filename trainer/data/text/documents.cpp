@@ -11,7 +11,7 @@ namespace concord {
 namespace {
 
 constexpr int64_t kReadAtOnce = 1 << 16;
-constexpr int64_t kPlaces = 256;  // of a large corpus, in its hash: each may wait for a disk
+constexpr int64_t kPlaces = 256;  // positions of a large corpus that are hashed: each may wait for a disk
 constexpr int64_t kTokensAtAPlace = 256;
 
 [[noreturn]] void refuse_id(const std::string& place, int64_t position, int64_t id, int64_t vocab_size) {
@@ -33,7 +33,7 @@ std::vector<int32_t> Documents::lengths() const {
 void check_ids(const Documents& documents, int64_t sequence, int64_t first, const int64_t* ids, int64_t count,
                int64_t vocab_size) {
   const uint64_t limit = vocab_size > 0 ? static_cast<uint64_t>(vocab_size) : uint64_t{1} << 63;
-  uint64_t largest = 0;  // a negative id is larger than all others as an unsigned number
+  uint64_t largest = 0;  // as an unsigned number a negative id is larger than all others
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<uint64_t>(ids[i]));
   if (largest < limit) return;
   const int64_t at =

@@ -6,7 +6,7 @@ namespace concord {
 
 void PairReader::add(JsonRecord record, int64_t line) {
   if (record.text.empty()) {
-    finish();  // pairs stay in the order of lines
+    finish();  // keeps the pairs in the order of lines
     return each_({std::move(record.tokens), std::move(record.rejected_tokens), record.margin}, line);
   }
   if (!samples_) {

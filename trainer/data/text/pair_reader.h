@@ -1,5 +1,5 @@
-// Pairs of lines to pairs of samples: both halves of a text are tokenized one after the other, many at a time. Threads:
-// one at a time.
+// Converts pairs of texts to pairs of samples: tokenizes both halves consecutively, many at a time. Threads: one at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +19,15 @@ class PairReader {
     double margin;
   };
   using Each = std::function<void(const Pair& pair, int64_t line)>;
-  // |each| gets the pairs in the order of add(). |tokenizer| is asked for once a text needs it; it outlives the reader.
-  // |refuse| as in BatchedSamples.
+  // |each| receives the pairs in the order of add(). |tokenizer| is called when a text needs it; its result must
+  // outlive the reader. |refuse| as in BatchedSamples.
   PairReader(std::function<Tokenizer&()> tokenizer, Each each, BatchedSamples::Refuse refuse)
       : tokenizer_(std::move(tokenizer)), each_(std::move(each)), refuse_(std::move(refuse)) {}
   PairReader(const PairReader&) = delete;
   PairReader& operator=(const PairReader&) = delete;
 
-  void add(JsonRecord record, int64_t line);  // of kPair
-  void finish();                              // tokenizes what is pending
+  void add(JsonRecord record, int64_t line);  // of kind kPair
+  void finish();                              // tokenizes pending texts
 
  private:
   void add_half(const TokensAndLabels& tokens, int64_t line);
@@ -36,8 +36,8 @@ class PairReader {
   Each each_;
   BatchedSamples::Refuse refuse_;
   std::optional<BatchedSamples> samples_;
-  std::optional<TokensAndLabels> chosen_;  // that waits for the rejected one
-  std::deque<double> margins_;             // of pairs that wait for their tokens
+  std::optional<TokensAndLabels> chosen_;  // waiting for its rejected half
+  std::deque<double> margins_;             // margins of pairs that are not tokenized yet
 };
 
 }  // namespace concord

@@ -5,7 +5,7 @@
 namespace concord {
 namespace {
 
-// Pieces that are remembered; then all are forgotten. A corpus has far fewer that come twice.
+// The size at which the cache is cleared. Far fewer pieces of a corpus occur more than once.
 constexpr size_t kMaxPieces = 1 << 20, kMaxIds = size_t{1} << 24;
 
 enum class Letter : uint8_t { other, letter, digit, blank, line_end };  // a line end is blank too
@@ -21,7 +21,7 @@ constexpr std::array<Letter, 128> letters_table() {
 }
 constexpr std::array<Letter, 128> kLetters = letters_table();
 
-// Reads one text. What is beyond its end is of no kind.
+// Scans one text. Positions beyond its end match no kind.
 struct Scan {
   std::string_view text;
 
@@ -29,7 +29,7 @@ struct Scan {
     return at < text.size() && kLetters[static_cast<size_t>(text[at]) & 127] == kind;
   }
   bool is_blank(size_t at) const { return is(at, Letter::blank) || is(at, Letter::line_end); }
-  // The end of the letters of |kind| from |at|, at most |most| of them.
+  // Returns the end of the run of |kind| starting at |at|, at most |most| characters.
   size_t end_of(size_t at, Letter kind, size_t most = std::string_view::npos) const {
     for (size_t count = 0; count < most && is(at, kind); ++count) ++at;
     return at;
@@ -54,7 +54,7 @@ size_t contraction(std::string_view text, bool any_case) {
   return is_two ? 3 : 0;
 }
 
-// \s+(?!\S)|\s+: the last blank before something else belongs to that.
+// \s+(?!\S)|\s+: the last blank before other text belongs to that text.
 size_t blanks(const Scan& scan) {
   const size_t end = scan.end_of_blanks(0);
   return end == scan.text.size() || end == 1 ? end : end - 1;

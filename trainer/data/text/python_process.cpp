@@ -27,8 +27,8 @@ extern char** environ;
 namespace concord {
 namespace {
 
-// Our environment without what would make Python import from the working folder. We parallelize over processes, so the
-// tokenizer's own threads would only compete with each other.
+// Returns our environment without variables that would make Python import from the working folder. Disables the
+// tokenizer's own threads, which would compete with our processes.
 std::vector<std::string> child_environment() {
   constexpr std::string_view kPath = "PYTHONPATH=";
   std::vector<std::string> variables = {"TOKENIZERS_PARALLELISM=false", "PYTHONSAFEPATH=1"};
@@ -44,10 +44,11 @@ std::vector<std::string> child_environment() {
   return variables;
 }
 
-// A limit that is already lower stays.
+// Keeps a limit that is already lower.
 void limit_memory(pid_t pid, uint64_t most) {
   rlimit limit{};
-  if (::prlimit(pid, RLIMIT_AS, nullptr, &limit) != 0) return;  // it has ended already, which the caller will see
+  if (::prlimit(pid, RLIMIT_AS, nullptr, &limit) != 0)
+    return;  // the process has already exited, which the caller detects
   limit.rlim_max = std::min<rlim_t>(limit.rlim_max, most);
   limit.rlim_cur = std::min(limit.rlim_cur, limit.rlim_max);
   ::prlimit(pid, RLIMIT_AS, &limit, nullptr);
@@ -60,7 +61,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
-// Waits briefly for |pid|, whose input has ended, to exit; kills it otherwise.
+// Waits briefly for |pid|, whose input is closed, to exit; then kills it.
 void end_process(pid_t pid) {
   constexpr int kTries = 100;
   constexpr auto kBetween = std::chrono::milliseconds(5);

@@ -22,7 +22,7 @@ constexpr const char* kRecordsScript =
     ;
 constexpr size_t kMaxReason = 2000;
 
-// What Python says last, about the whole: it has read everything, or why not.
+// Checks Python's last line, the status: everything was read, or the error.
 void check_end(const std::string& path, const std::string& line, int64_t lines) {
   const nlohmann::json end = line.empty() ? nlohmann::json() : parse_json(line, path);
   if (end.is_object() && end.contains("error") && end["error"].is_string()) {
@@ -43,10 +43,10 @@ bool is_record_file(const std::string& path) {
 void stream_records(const std::string& path, const std::function<void(std::string_view lines)>& each) {
   InputFile(path, "give a file of records");
   PythonProcess python(kRecordsScript, {path}, "reading " + path);
-  python.take_input();  // it reads none
+  python.take_input();  // it reads no input
   const UniqueFd output = python.take_output();
   std::vector<char> piece(1 << 20);
-  std::string waiting;  // from the beginning of a line; the last whole one of them may be the end
+  std::string waiting;  // starts at the start of a line; its last complete line may be the status
   int64_t lines = 0;
   while (true) {
     const ssize_t got = ::read(output.get(), piece.data(), piece.size());

@@ -68,7 +68,8 @@ def records(path):
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
         if not isinstance(value, list):
-            raise ValueError("the file is no JSON list of records; a file with a record on each line is called .jsonl")
+            raise ValueError("the file is not a JSON list of records; "
+                             "use the ending .jsonl for a file with one record per line")
         yield from value
 
 

@@ -48,7 +48,7 @@ TEST(Records, WhatCannotBeReadIsNamedWithTheReason) {
     const std::string path = write_file(folder / name, bytes);
     return config_error([&] { read_records(path); });
   };
-  EXPECT_THAT(refused("a.json", "{\"a\": 1}"), AllOf(HasSubstr("a.json: "), HasSubstr("is no JSON list")));
+  EXPECT_THAT(refused("a.json", "{\"a\": 1}"), AllOf(HasSubstr("a.json: "), HasSubstr("is not a JSON list")));
   EXPECT_THAT(refused("a.json", "[1, "), HasSubstr("a.json: "));
   EXPECT_THAT(refused("a.jsonl.gz", "no gzip"), HasSubstr("a.jsonl.gz: "));
   EXPECT_THAT(config_error([&] { read_records(folder / "missing.json"); }), HasSubstr("missing.json"));

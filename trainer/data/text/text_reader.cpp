@@ -26,7 +26,7 @@ constexpr std::string_view kKinds =
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
-// A value as shown in a message; a list by its type (printing a deeply nested one would need as much stack).
+// Formats a value for a message; a list by its type (printing a deeply nested one would need as much stack).
 std::string shown(const json& value) {
   return value.is_structured() ? std::string("an ") + value.type_name() : one_line(value.dump(-1, ' ', true));
 }
@@ -67,14 +67,14 @@ TokensAndLabels parse_tokens(const json& record, const std::string& place) {
   return tokens;
 }
 
-// The text at |key|; empty if there is none.
+// Returns the text at |key|; empty if there is none.
 std::string text_at(const json& record, const char* key, const std::string& place) {
   if (!record.contains(key) || record[key].is_null()) return "";
   if (!record[key].is_string()) throw ConfigError(fmt::format("{}: \"{}\" is not a string", place, key));
   return record[key].get<std::string>();
 }
 
-// Roles are for the template to know. Content may be missing where there are tool calls, or be a list of parts.
+// Roles are checked by the template. Content may be missing if there are tool calls, or be a list of parts.
 json checked_messages(const json& list, const char* key, const std::string& place) {
   if (!list.is_array() || list.empty())
     throw ConfigError(fmt::format("{}: \"{}\" is not a list of messages", place, key));
@@ -93,7 +93,7 @@ json checked_messages(const json& list, const char* key, const std::string& plac
 
 json message_of(const char* role, std::string content) { return {{"role", role}, {"content", std::move(content)}}; }
 
-// ShareGPT's names, as LLaMA-Factory takes them.
+// Converts ShareGPT's names, like LLaMA-Factory.
 json sharegpt_messages(const json& record, const std::string& place) {
   const json& list = record["conversations"];
   if (list.is_array() && !list.empty() && list[0].is_object() && list[0].contains("role")) {
@@ -142,7 +142,7 @@ json alpaca_messages(const json& record, const std::string& place) {
   return messages;
 }
 
-// Texts stay apart; of messages those of the prompt are only to be read.
+// Texts stay separate; messages of the prompt are not trained on.
 json pair_sample(const json& record, const std::string& place) {
   const json &prompt = record["prompt"], &completion = record["completion"];
   if (prompt.is_string() && completion.is_string()) return {{"prompt", prompt}, {"completion", completion}};
@@ -152,9 +152,9 @@ json pair_sample(const json& record, const std::string& place) {
   return {{"messages", messages}, {"learn_from", read_only}};
 }
 
-// Where two lists of messages, or two texts, become different: what is before it is the prompt, as in TRL's
-// extract_prompt. Of texts it is a byte, the first of a character; a space before it belongs to the completions. Where
-// one begins with the other, its last element is still left for the completion.
+// Returns the length of the common prefix of two lists of messages, or two texts: the prompt, as in TRL's
+// extract_prompt. For texts it ends at a character boundary; a space before it belongs to the completions. If one is a
+// prefix of the other, its last element is still left for the completion.
 template <class List>
 size_t common_prefix(const List& a, const List& b) {
   const size_t shorter = std::min(a.size(), b.size());
@@ -246,7 +246,7 @@ JsonRecord with_margin(JsonRecord pair, const json& record, const std::string& p
   return pair;
 }
 
-// Copying and printing JSON takes stack for each level.
+// Copying and printing JSON uses stack for each level.
 void check_depth(std::string_view line, const std::string& place) {
   constexpr int kMost = 64;
   int depth = 0;
@@ -328,7 +328,7 @@ const char* to_string(JsonRecord::Kind kind) {
 JsonRecord parse_json_record(std::string_view line, const std::string& place) {
   const json record = parse_json(line, place);
   if (!record.is_object()) throw ConfigError(fmt::format("{}: not a JSON object; {}", place, kKinds));
-  // A table has the same columns for all records, null where a record has none.
+  // A table has the same columns for all records, null if a record has no value.
   const auto has = [&](const char* key) { return record.contains(key) && !record[key].is_null() ? 1 : 0; };
   const int completion = has("prompt") * has("completion"), alpaca = has("instruction") * has("output");
   const int pair = has("chosen") * has("rejected");

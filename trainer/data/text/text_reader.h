@@ -1,5 +1,4 @@
-// Text files as documents: where each begins and ends, what each line of JSON says. Hostile until parsed: every error
-// names the file and the line.
+// Splits text files into documents and parses JSON lines. Input is untrusted: every error has the file and the line.
 #pragma once
 
 #include <cstdint>
@@ -14,50 +13,50 @@
 
 namespace concord {
 
-// Position of the first byte that is not UTF-8 (too long forms, surrogates and beyond U+10FFFF are not); none if all
-// is.
+// Returns the position of the first byte that is not UTF-8 (overlong forms, surrogates and code points beyond U+10FFFF
+// are not); nullopt if the text is valid.
 std::optional<size_t> invalid_utf8(std::string_view text);
 
 // A line of a .jsonl. Other keys are ignored.
 //   kText    {"text": ...}
 //   kTokens  {"input_ids": [...], "labels": [...]}: labels are aligned with the ids, kIgnoredToken for those that are
 //            not trained on; without them all are
-//   kSample  what a tokenizer makes a sample of (Tokenizer::encode_samples), in the one form that it takes:
+//   kSample  a sample for a tokenizer (Tokenizer::encode_samples), converted to the one format that it takes:
 //            {"messages": [{"role", "content"}, ...], "tools": [...]}
 //            {"conversations": [{"from", "value"}, ...], "system": ...}         ShareGPT
 //            {"instruction", "input", "output", "system", "history"}            Alpaca
 //            {"prompt", "completion"}                                           texts, or lists of messages
 //   kPair    two completions of a prompt, the first of which is preferred:
-//            {"prompt", "chosen", "rejected"}           texts, or lists of messages; without a prompt it is what both
-//                                                       begin with. Both are then samples, as above
+//            {"prompt", "chosen", "rejected"}           texts, or lists of messages; without a prompt it is their
+//                                                       common prefix. Both are then samples, as above
 //            {"prompt_input_ids", "chosen_input_ids", "rejected_input_ids"}     both are then tokens, as above
 struct JsonRecord {
   enum class Kind { kText, kTokens, kSample, kPair };
   Kind kind = Kind::kText;
-  std::string text = {};  // of kText; of kSample the JSON text; of kPair that of the chosen one, empty for tokens
+  std::string text = {};  // kText: the text; kSample: the JSON text; kPair: that of the chosen one, empty for tokens
   TokensAndLabels tokens = {};
   std::string rejected_text = {};
   TokensAndLabels rejected_tokens = {};
-  double margin = 0;  // of a pair: "margin", by how much the chosen one is to be better
+  double margin = 0;  // "margin" of a pair: target margin of the chosen response
 };
 const char* to_string(JsonRecord::Kind kind);
-// |place| ("data.jsonl, line 7") begins the message of the ConfigError.
+// Throws ConfigError with |place| ("data.jsonl, line 7") at its start.
 JsonRecord parse_json_record(std::string_view line, const std::string& place);
-// Of a data set that has names of its own.
+// Like parse_json_record() above, for a data set with its own column names.
 JsonRecord parse_json_record(std::string_view line, const std::string& place,
                              const std::optional<DatasetInfo>& dataset);
 
-// Calls |each| with every line that is not blank and its number, counted from 1.
+// Calls |each| with every line that is not blank and its number, starting at 1.
 void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& each);
 
-// Documents of a plain text: the parts between empty lines, without the line break that ends it. |each| also gets the
-// number of the first line.
+// Calls |each| with the documents of a plain text, which are separated by empty lines, without the final line break,
+// and the number of their first line.
 void for_each_paragraph(std::string_view text,
                         const std::function<void(std::string_view document, int64_t line)>& each);
 
-// UTF-8 without zero bytes, which are what a file system leaves of a file that was being written.
+// Returns whether |text| is UTF-8 without zero bytes, which a file system leaves in a partially written file.
 bool is_valid_text(std::string_view text);
-// Throws ConfigError with the line if |text|, which begins in |first_line| of |file|, is invalid.
+// Throws ConfigError with the line if |text|, which starts in |first_line| of |file|, is invalid.
 void check_text(std::string_view text, const std::string& file, int64_t first_line);
 
 }  // namespace concord

@@ -99,7 +99,7 @@ TEST(TextReader, ConversationsOfEveryKindBecomeMessages) {
             R"({"learn_from":1,)" + plain.substr(1));
 }
 
-// A completion without its prompt is one of the keys that are ignored; a record has no value for the other key.
+// A completion without its prompt is an ignored key, since the record has no value for the other key.
 TEST(TextReader, HalfOfAnotherKindIsIgnored) {
   const std::string plain = R"({"messages":[{"content":"hi","role":"user"},{"content":"ho","role":"assistant"}]})";
   EXPECT_EQ(sample(R"({"completion": "c", )" + plain.substr(1)), plain);
@@ -182,7 +182,7 @@ TEST(TextReader, NoMutationOfALineDoesMoreThanBeRefused) {
   EXPECT_GT(refused, 3000);
 }
 
-// What the tokenizer is asked for: the prompt, a completion and the other one.
+// Returns the texts passed to the tokenizer: the prompt, a completion and the other one.
 std::vector<std::string> parts_of(const std::string& sample) {
   const nlohmann::json json = nlohmann::json::parse(sample);
   const auto text = [&](const char* key) {

@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kCacheFormat = 1;                     // part of the name of an entry
-constexpr int64_t kHashedWhole = int64_t{1} << 30;  // bytes of a file; of a larger one, samples are hashed
+constexpr int kCacheFormat = 1;                     // part of an entry's name
+constexpr int64_t kHashedWhole = int64_t{1} << 30;  // larger files are hashed in part
 constexpr int64_t kSampleBytes = 1 << 16, kSamples = 4096;
 
 void add_bytes(ContentHash* hash, std::string_view bytes) {
@@ -42,7 +42,7 @@ void add_bytes(ContentHash* hash, std::string_view bytes) {
   for (const char byte : bytes) hash->add(static_cast<uint8_t>(byte));
 }
 
-// Of a file that is too large to be read for it: some of its bytes, its size, and with |by_time| when it was changed.
+// Hashes a file; if it is too large to be read, some of its bytes, its size, and with |by_time| its modification time.
 void add_file(ContentHash* hash, const std::string& path, bool by_time) {
   const MappedFile file(path);
   if (file.size() <= kHashedWhole) return add_bytes(hash, file.text());
@@ -64,13 +64,13 @@ std::string key_of(const DataArguments& arguments, const std::vector<std::string
   if (!arguments.chat_template.empty()) add_file(&hash, arguments.chat_template, false);
   if (arguments.dataset) add_bytes(&hash, arguments.dataset->text());
   for (const std::string& file : files) {
-    add_bytes(&hash, fs::path(file).extension().string());  // .txt and .jsonl of the same bytes are not the same
+    add_bytes(&hash, fs::path(file).extension().string());  // .txt and .jsonl with the same bytes differ
     add_file(&hash, file, true);
   }
   return fmt::format("{:016x}", hash.value());
 }
 
-// The first line of |text| that is not blank.
+// Returns the first line of |text| that is not blank.
 std::string first_line(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t\r\n");
   return begin == std::string_view::npos ? "" : std::string(text.substr(begin, text.find('\n', begin) - begin));
@@ -96,7 +96,7 @@ bool is_corpus(const DataArguments& arguments, const std::string& file) {
   return !line.empty() && parse_json_record(line, file + ", line 1", arguments.dataset).kind == JsonRecord::Kind::kText;
 }
 
-// Of an entry that is complete: its files and the hash of each.
+// Returns the manifest of a complete entry: its files and the hash of each.
 std::string manifest_of(const std::string& entry) {
   std::vector<fs::path> files;
   for (const auto& found : fs::recursive_directory_iterator(entry)) {
@@ -112,7 +112,7 @@ std::string manifest_of(const std::string& entry) {
   return text;
 }
 
-// The path of the tokens in |entry|; none if it is not complete or damaged.
+// Returns the path of the tokens in |entry|; nullopt if it is incomplete or damaged.
 std::optional<std::string> tokens_of(const std::string& entry) {
   const std::string manifest = entry + "/manifest";
   std::error_code ignored;
@@ -130,7 +130,7 @@ std::optional<std::string> tokens_of(const std::string& entry) {
 std::string build_entry(const DataArguments& arguments, const std::vector<std::string>& files,
                         const std::string& entry) {
   std::error_code error;
-  fs::remove(entry + "/manifest", error);  // whatever is there is not complete from now on
+  fs::remove(entry + "/manifest", error);  // marks the entry as incomplete
   fs::create_directories(entry, error);
   if (error) throw ConfigError(fmt::format("cannot create {}: {}", entry, error.message()));
   const bool is_text = is_corpus(arguments, files.front());
@@ -145,7 +145,7 @@ std::string build_entry(const DataArguments& arguments, const std::vector<std::s
        .chat_template = arguments.chat_template,
        .overwrite = true},
       [&](const BuildProgress& now) { printer.show([&](double seconds) { return progress_line(now, seconds); }); });
-  const std::string text = manifest_of(entry);  // before there is a file for it
+  const std::string text = manifest_of(entry);  // computed before the manifest file exists
   OutputFile manifest(entry + "/manifest");
   manifest.write(text);
   manifest.sync();

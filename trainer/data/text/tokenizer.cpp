@@ -103,7 +103,7 @@ void BatchedSamples::finish() {
   lines_.clear();
 }
 
-// Which sample it was is found one by one, since that is rare.
+// Finds the rejected sample one by one, since errors are rare.
 void BatchedSamples::refuse_first() const {
   for (size_t i = 0; i < waiting_.size(); ++i) {
     try {

@@ -35,7 +35,7 @@ std::string utf8_of(uint32_t code) {
 }
 
 // The characters that byte-level BPE maps bytes to (as in GPT-2): printable ones map to themselves, the others to 256
-// and up.
+// and above.
 ordered_json byte_vocabulary() {
   ordered_json vocabulary = ordered_json::object();
   uint32_t next = 256;
@@ -90,7 +90,7 @@ bool is_tokenizer_file(std::string_view name) {
                      [&](std::string_view beginning) { return name.starts_with(beginning); });
 }
 
-// A new tokenizer replaces the whole folder, so it must not hold anything else.
+// A new tokenizer replaces the whole folder, so it must not contain anything else.
 void check_only_tokenizer_files(const std::string& folder) {
   std::error_code error;
   const fs::file_status status = fs::symlink_status(folder, error);
@@ -119,7 +119,7 @@ TokenizerFiles files_in(const fs::path& folder) {
   return files;
 }
 
-// Whether training tokenizes |data| itself.
+// Returns whether training tokenizes |data| itself.
 bool is_text(const std::string& data) {
   if (data.ends_with(".txt") || is_record_file(data) || is_several_files(data)) return true;
   if (!data.ends_with(".jsonl")) return false;

@@ -24,7 +24,7 @@ constexpr int64_t kBytesPerMillisecond = 100;  // far slower than any tokenizer
 constexpr size_t kMaxGreeting = 1 << 16;
 constexpr size_t kMaxRefusal = 2000;
 
-// An integer from 0 to |end| - 1.
+// Returns an integer in [0, |end|).
 int64_t id_of(const nlohmann::json& value, int64_t end) {
   const bool is_below = value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(end);
   if (!is_below) throw ConfigError(fmt::format("an id or a size is not an integer >= 0 and < {}", end));

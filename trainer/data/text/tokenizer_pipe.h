@@ -1,6 +1,6 @@
 // The protocol between this process and a tokenizer process (trainer/data/text/tokenizer_process.py), over two
-// descriptors. The other side is not trusted: its output is checked, memory grows only with what has arrived, and its
-// silence is bounded by a timeout.
+// descriptors. The other side is not trusted: its output is checked, memory grows only with received data, and a
+// timeout bounds its silence.
 #pragma once
 
 #include <chrono>
@@ -18,28 +18,29 @@
 namespace concord {
 
 struct TokenizerGreeting {
-  int64_t vocab_size = 0;  // ids are below it
+  int64_t vocab_size = 0;  // ids are less than it
   std::optional<int64_t> end_of_document;
   std::optional<int64_t> end_of_text;         // eos_token of tokenizer_config.json
-  std::optional<PretokenizerPattern> pieces;  // how plain texts are cut; none: ask for documents
+  std::optional<PretokenizerPattern> pieces;  // how plain texts are split; nullopt: request documents
   std::vector<std::string> added_tokens;
 };
 
 // Owns both descriptors; |to| is a socket, so that writing without a reader is an error and not a signal. Threads: one
-// at a time. Waits for the other side, at most |patience| and the time for a large request (100 kB/s) without a byte of
-// it. Throws std::runtime_error, which |name| begins, for an end of file, a timeout and an invalid answer.
+// at a time. Waits: for the other side, at most |patience| plus the time for a large request (100 kB/s) without
+// receiving a byte. Throws std::runtime_error, starting with |name|, for an end of file, a timeout and an invalid
+// reply.
 class TokenizerPipe {
  public:
   TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::chrono::milliseconds patience);
 
-  // The first message. Throws ConfigError if it is a refusal.
+  // Receives the first message. Throws ConfigError if it is an error.
   TokenizerGreeting read_greeting();
 
-  // What is asked for; see the script.
+  // The kind of a request; see the script.
   enum class Kind { piece, document, prompt, answer };
-  // The ids of each item, all below the greeting's vocab_size. Throws ConfigError for an item that is refused.
+  // Returns the ids of each item, all below the greeting's vocab_size. Throws ConfigError if an item is rejected.
   std::vector<std::vector<int64_t>> ids_of(Kind kind, const std::vector<std::string_view>& items);
-  // The same of conversations, with what is to be learnt.
+  // Like ids_of(), for conversations, with labels.
   std::vector<TokensAndLabels> learn(const std::vector<std::string_view>& chats);
   std::string decode(const std::vector<int64_t>& ids);
 
@@ -50,17 +51,17 @@ class TokenizerPipe {
   void receive(void* to, size_t count);
   void request(const char* kind, const std::vector<std::string_view>& items);
   std::string receive_text(uint32_t bytes);
-  // Nothing if the item is refused: then |refusal| has the reason, unless there was one before.
+  // Returns nullopt if the item is rejected, and sets |refusal| to the reason unless it is set already.
   std::optional<std::vector<int64_t>> receive_ids(std::optional<std::string>* refusal);
   void wait_for(int fd, short events);
   [[noreturn]] void fail(const std::string& what) const;
   [[noreturn]] void fail_to_answer(std::chrono::milliseconds waited) const;
 
   UniqueFd from_;
-  UniqueFd to_;  // closed first: the other side ends at the end of its input
+  UniqueFd to_;  // closed first: the other side exits at the end of its input
   std::string name_;
   std::chrono::milliseconds patience_;
-  std::chrono::milliseconds allowed_;  // |patience_| and what the request at hand takes
+  std::chrono::milliseconds allowed_;  // |patience_| plus the time for the current request
   int64_t vocab_size_ = 0;
 };
 

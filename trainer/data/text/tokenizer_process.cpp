@@ -35,7 +35,7 @@ std::string tokenizer_file(const std::string& path) {
 
 namespace {
 
-// The number in the environment variable |name|, else |fallback|.
+// Returns the number in the environment variable |name|, or |fallback|.
 double setting(const char* name, const char* unit, double fallback) {
   constexpr double kMost = 1e6;
   const char* const given = std::getenv(name);
@@ -46,13 +46,13 @@ double setting(const char* name, const char* unit, double fallback) {
   throw ConfigError(fmt::format("{} is {}; must be a number of {} > 0 and <= {:g}", name, quoted(given), unit, kMost));
 }
 
-// How long the process may be silent. HF's module is imported within seconds, even from a slow disk.
+// Returns how long the process may be silent. HF's module is imported within seconds, even from a slow disk.
 std::chrono::milliseconds patience() {
   const double seconds = setting("CONCORD_TOKENIZER_TIMEOUT", "seconds", 120);
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
 }
 
-// The address space of the process: far more than tokenizers take, and less than what a hostile file would.
+// Returns the limit of the process's address space: far more than tokenizers need, and less than a hostile file would.
 uint64_t most_memory() {
   return static_cast<uint64_t>(setting("CONCORD_TOKENIZER_MEMORY", "GiB", 16) * (int64_t{1} << 30));
 }

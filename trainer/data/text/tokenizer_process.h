@@ -1,5 +1,5 @@
-// HF's own tokenizers, and chat templates, in a separate process: for `concord data build`, for training on text that
-// is not tokenized yet, and for generation.
+// HF's tokenizers and chat templates in a separate process: for `concord data build`, for training on text that is not
+// tokenized yet, and for generation.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 
 namespace concord {
 
-// The tokenizer.json that |path| is or holds. Throws ConfigError if there is none.
+// Returns |path| if it is a tokenizer.json, or the one in the folder |path|. Throws ConfigError if there is none.
 std::string tokenizer_file(const std::string& path);
 
-// Starts Python (CONCORD_PYTHON, else python3) with trainer/data/text/tokenizer_process.py, which is compiled into the
-// program, on a tokenizer.json or a folder that holds one. The ids are those of tokenizers' encode(text,
+// Starts Python (CONCORD_PYTHON, otherwise python3) with trainer/data/text/tokenizer_process.py, which is compiled into
+// the program, for a tokenizer.json or its folder. The ids are those of tokenizers' encode(text,
 // add_special_tokens=False), and of transformers' apply_chat_template.
 //
-// The process ends with the object, and when ours dies: its input closes; one that does not is killed. One that says
-// nothing for CONCORD_TOKENIZER_TIMEOUT seconds (120) is an error, as is one that needs more than
-// CONCORD_TOKENIZER_MEMORY GiB (16), and a file that is not a regular one or has more than 256 MiB. Threads: one at a
-// time; several objects, each in its own thread, work at the same time.
+// The child exits with the object, and when this process dies, since its input closes; otherwise it is killed. Errors:
+// no output for CONCORD_TOKENIZER_TIMEOUT seconds (120), more than CONCORD_TOKENIZER_MEMORY GiB (16), and a file that
+// is not regular or larger than 256 MiB. Threads: one at a time; several objects can work concurrently, each in its own
+// thread.
 class TokenizerProcess : public Tokenizer {
  public:
-  // Throws ConfigError if the file, Python or its module tokenizers is missing, with what to do about it.
+  // Throws ConfigError if the file, Python or its module tokenizers is missing, with what to do.
   explicit TokenizerProcess(const std::string& path, const std::string& chat_template = "");
   ~TokenizerProcess() override;
   TokenizerProcess(const TokenizerProcess&) = delete;
@@ -49,9 +49,9 @@ class TokenizerProcess : public Tokenizer {
  private:
   std::string file_;
   PythonProcess process_;
-  std::unique_ptr<TokenizerPipe> pipe_;  // closed first: then the process ends by itself
+  std::unique_ptr<TokenizerPipe> pipe_;  // closed first, so that the child exits by itself
   TokenizerGreeting greeting_;
-  std::optional<BpeCache> pieces_;  // of plain texts, where the tokenizer's rule is known
+  std::optional<BpeCache> pieces_;  // for plain texts, if the tokenizer's pattern is known
 };
 
 }  // namespace concord

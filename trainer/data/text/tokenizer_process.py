@@ -1,21 +1,23 @@
-"""Text to tokens and back for Concord: HF's tokenizers, and chat templates by jinja2, behind two pipes.
+"""Converts text to tokens and back for Concord: HF's tokenizers, and chat templates by jinja2, over two pipes.
 
 usage: python3 -c SCRIPT tokenizer.json [CHAT_TEMPLATE]
 
-First a greeting, one line of JSON: {"vocab_size", "end_of_document": id or null, "end_of_text": id or null, "pieces": name or null,
-"added_tokens": [texts]}, or {"error"}. "pieces" says by which rule of trainer/data/text/pretokenizer.h ASCII texts without added tokens are cut. Then for each request, a line "KIND COUNT\n" followed by COUNT items, each u32 bytes and as many bytes, the answers to all of them, in order:
-  piece     ASCII, cut by that rule                                                   -> u32 count, u32 ids
+First sends a greeting, one line of JSON: {"vocab_size", "end_of_document": id or null, "end_of_text": id or null,
+"pieces": name or null, "added_tokens": [texts]}, or {"error"}. "pieces" names the pattern of
+trainer/data/text/pretokenizer.h that splits ASCII texts without added tokens. A request is a line "KIND COUNT\n" and
+COUNT items, each a u32 size and that many bytes. The reply contains the results of all items, in order:
+  piece     ASCII, split by that pattern                                              -> u32 count, u32 ids
   document  UTF-8, as encode(text, add_special_tokens=False)                          -> u32 count, u32 ids
   prompt    UTF-8, with the special tokens that the tokenizer adds                    -> u32 count, u32 ids
   learn     JSON {"messages": [...], "tools": [...], "learn_from": 0}: all of it        -> u32 count, u32 ids, u8 learnt
             or {"prompt": ..., "completion": ...}                                      -> the same
             or {"prompt": ..., "completion": ..., "other": ...}: one of two completions -> the same
-  answer    a conversation, followed by what begins the assistant's answer            -> u32 count, u32 ids
+  answer    a conversation, followed by the generation prompt of the assistant        -> u32 count, u32 ids
   decode    u32 ids, without special tokens                                           -> u32 bytes, UTF-8
-Numbers are little endian. An item that is refused has the count 0xffffffff, then u32 bytes and the reason in UTF-8.
+Numbers are little endian. A rejected item has the count 0xffffffff, then a u32 size and the reason in UTF-8.
 Exits at the end of its input.
 
-CHAT_TEMPLATE is a Jinja file; without it the model's own is used: chat_template.jinja beside tokenizer.json, else
+CHAT_TEMPLATE is a Jinja file; without it the model's own is used: chat_template.jinja next to tokenizer.json, else
 chat_template in tokenizer_config.json. It is rendered, and the result tokenized, as transformers does in
 apply_chat_template(sanitize_control_tokens=True): control tokens that a message contains stay text.
 """
@@ -411,7 +413,7 @@ def main(path, given):
         return [u32([len(each.ids)]) + u32(each.ids) for each in encodings]
 
     letters = {byte: chr(byte) if 33 <= byte <= 126 else chr(289 if byte == 127 else 256 + byte) for byte in range(128)}
-    model = plain.model if pieces else None  # takes what ByteLevel makes of a piece
+    model = plain.model if pieces else None  # takes the output of ByteLevel for a piece
 
     def piece(item):
         ids = [token.id for token in model.tokenize(item.decode("ascii").translate(letters))]

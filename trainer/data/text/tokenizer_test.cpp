@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 using testing::read_file;
 using testing::write_file;
 
-// Sets an environment variable as long as it lives.
+// Sets an environment variable for its lifetime.
 class Environment {
  public:
   Environment(const char* name, const std::string& value) : name_(name) {
@@ -40,7 +40,7 @@ class Environment {
   std::optional<std::string> old_;
 };
 
-// A module of the name that HF's has: ids are code points plus one, '#' is special and ends documents.
+// A module named like HF's: ids are code points plus one, '#' is special and ends documents.
 constexpr const char* kStandIn = R"(
 class Encoding:
     def __init__(self, ids): self.ids = ids
@@ -151,12 +151,12 @@ TEST_F(TokenizerProcessTest, AFileThatIsNotARegularOneIsRefusedWithoutWaitingFor
 }
 
 TEST_F(TokenizerProcessTest, AFileBeyondTheLimitIsRefused) {
-  std::filesystem::resize_file(folder_ / "tokenizer.json", (256 << 20) + 1);  // a hole
+  std::filesystem::resize_file(folder_ / "tokenizer.json", (256 << 20) + 1);  // a sparse file
   EXPECT_THAT(config_error([&] { TokenizerProcess{folder_.path()}; }),
               HasSubstr("has 268435457 bytes; the limit for tokenizer files is 268435456"));
 }
 
-// The stand-in allocates 4 GiB, which it does not touch.
+// The stand-in allocates 4 GiB without accessing them.
 TEST_F(TokenizerProcessTest, MemoryBeyondTheLimitIsAnErrorThatNamesIt) {
   const Environment memory("CONCORD_TOKENIZER_MEMORY", "2");
   TokenizerProcess tokenizer(folder_.path());
@@ -165,7 +165,7 @@ TEST_F(TokenizerProcessTest, MemoryBeyondTheLimitIsAnErrorThatNamesIt) {
               ::testing::ThrowsMessage<std::runtime_error>(HasSubstr("increase CONCORD_TOKENIZER_MEMORY")));
 }
 
-// Every helper is started so; each entry of PYTHONPATH but one names the working folder.
+// Every helper is started this way; each entry of PYTHONPATH except one names the working folder.
 TEST_F(TokenizerProcessTest, PythonRunsNothingFromTheWorkingFolder) {
   const Folder working;
   for (const char* module : {"sitecustomize.py", "usercustomize.py", "json.py", "tokenizers.py"})
@@ -180,7 +180,7 @@ TEST_F(TokenizerProcessTest, PythonRunsNothingFromTheWorkingFolder) {
   EXPECT_FALSE(std::filesystem::exists(working / "ran"));
 }
 
-// Says nothing and does not end with its input, either.
+// Sends nothing, and does not exit at the end of its input either.
 TEST_F(TokenizerProcessTest, ASilentProcessIsAnErrorAndNotAHang) {
   const std::string silent = folder_ / "silent";
   write_file(silent, "#!/bin/sh\nexec sleep 1000\n");
@@ -194,7 +194,7 @@ TEST_F(TokenizerProcessTest, ASilentProcessIsAnErrorAndNotAHang) {
   }
 }
 
-// The other side of a pipe, which has said |said| and says no more.
+// The other side of a pipe, which has sent |said| and sends nothing more.
 class SaidOnce {
  public:
   explicit SaidOnce(const std::string& said) {
@@ -228,7 +228,7 @@ constexpr const char* kGreeting = "{\"vocab_size\": 300, \"end_of_document\": nu
 
 TEST(TokenizerPipe, AnAnswerThatNeverComesIsAnError) {
   EXPECT_THAT(SaidOnce(kGreeting).error_of_encode(), HasSubstr("it has not answered for 0.02 s"));
-  // Half of an answer, of a size that nobody should believe.
+  // Half of a reply, with an absurd size.
   EXPECT_THAT(SaidOnce(kGreeting + std::string(6, '\xff')).error_of_encode(), HasSubstr("has not answered"));
 }
 
@@ -237,7 +237,7 @@ TEST(TokenizerPipe, AnIdOutsideOfTheVocabularyIsRefused) {
             "it returned token id 300, but its vocabulary size is 300");
 }
 
-// With HF's own module, where a Python has it.
+// Uses HF's own module, if a Python has it.
 class HfTokenizer : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(HfTokenizer, IdsAreThoseOfHfsTokenizers) {
