@@ -326,7 +326,7 @@ def check_failures(program, model, folder):
     assert refusing.runs["run0"]["status"][-1] == "FINISHED"
     dying = script(folder, "dying", "echo '{\"ready\": true}'; read line; exit 1")
     text = train(command, environment(folder, CONCORD_PYTHON=dying, MLFLOW_TRACKING_URI=absent))
-    assert "note: mlflow: its process has ended" in text and "its process ended early" in text, text
+    assert "note: mlflow: its process has exited" in text and "its process exited early" in text, text
     bare = script(folder, "bare", f"exec {sys.executable} -S \"$@\"")
     failing = words(program, model, folder, "--report_to", "wandb", "--max_steps", 3)
     assert "pip install wandb" in train(failing, environment(folder, CONCORD_PYTHON=bare), 2)

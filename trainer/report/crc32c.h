@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli), as TFRecord files and iSCSI have it.
+// CRC-32C (Castagnoli), as used by TFRecord files and iSCSI.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,8 @@ namespace concord {
 
 uint32_t crc32c(std::string_view bytes);
 
-// As TFRecord stores it: rotated and offset, so that the checksum of a text that holds checksums stays a good one.
+// Returns the checksum as stored in TFRecord files: rotated and offset, so that a checksum of data that contains
+// checksums is still good.
 uint32_t masked_crc32c(std::string_view bytes);
 
 }  // namespace concord

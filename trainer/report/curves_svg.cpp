@@ -120,7 +120,7 @@ std::string axes(const CurvesPicture& picture, const Frame& frame) {
   return svg + text_at(kLeft, 24, "font-size=\"15\" font-weight=\"bold\"", picture.title);
 }
 
-// A value between two gaps is a line to itself, which round caps turn into a dot.
+// A value between two gaps is a separate path, which round caps turn into a dot.
 std::string path_of(const Curve& curve, const Frame& frame) {
   std::string path;
   const auto is_there = [&](size_t i) { return i < curve.x.size() && std::isfinite(curve.y[i]); };

@@ -1,4 +1,4 @@
-// Curves as a picture: an SVG document for docs and reports. Pure.
+// Draws curves as an SVG document for docs and reports. Pure.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace concord {
 struct Curve {
   std::string name;
   std::vector<double> x;
-  std::vector<double> y;  // as many; a value that is not finite is a gap
+  std::vector<double> y;  // same number; values that are not finite are gaps
 };
 
 struct CurvesPicture {
@@ -18,12 +18,12 @@ struct CurvesPicture {
   std::string x_label = {};
   std::string y_label = {};
   std::vector<Curve> curves = {};
-  std::vector<std::pair<std::string, double>> levels = {};  // lines across, dashed
-  bool from_zero = false;                                   // the lowest value shown is 0
+  std::vector<std::pair<std::string, double>> levels = {};  // dashed horizontal lines
+  bool from_zero = false;                                   // the y axis starts at 0
 };
 
-// Earlier curves are drawn wider, so that coinciding curves are all visible. Throws ConfigError if there is
-// nothing to draw.
+// Draws earlier curves wider, so that coinciding curves are all visible. Throws ConfigError if there is nothing to
+// draw.
 std::string draw_curves(const CurvesPicture& picture);
 
 }  // namespace concord

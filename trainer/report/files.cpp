@@ -34,7 +34,7 @@ bool is_there(const std::string& path) {
 }  // namespace
 
 AppendFile::AppendFile(std::string path, bool truncate) : path_(std::move(path)) {
-  // Symbolic links are not followed, and pipes are not waited for.
+  // Does not follow symbolic links and does not wait for pipes.
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
   file_.reset(::open(path_.c_str(), flags | (truncate ? O_TRUNC : 0), 0666));
   if (!file_) fail(path_, "cannot be opened for writing", errno);

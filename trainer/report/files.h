@@ -1,6 +1,6 @@
-// Writing files so that what is read later is whole: a line appended whole or not at all, a document replaced
-// atomically. Nothing is written through a link. Errors are std::runtime_error with the path and the system's message,
-// and ConfigError for a path that is not a regular file.
+// Crash-safe file output: a line is appended completely or not at all, a document is replaced atomically. Links are not
+// followed. Throws std::runtime_error with the path and the system's message, and ConfigError for a path that is not a
+// regular file.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace concord {
 
-// A file that lines are added to. Threads: one at a time.
+// A file to which lines are appended. Threads: one at a time.
 class AppendFile {
  public:
   // Opens |path|, creating it if it does not exist; |truncate| empties it.
   AppendFile(std::string path, bool truncate);
 
-  // All of |bytes| are in the file after it; if that fails (disk full) none are, and it throws. It also throws if the
-  // file has been removed.
+  // Appends all of |bytes|; on failure (disk full) none are appended, and it throws. Also throws if the file has been
+  // removed.
   void append(std::string_view bytes);
   // Throws if the file has been removed.
   void check_there() const;
@@ -31,22 +31,22 @@ class AppendFile {
   UniqueFd file_;
 };
 
-// Writes to a temporary file and renames it to |path|: a reader sees the old text or the new one. The text is on the
-// disk before the name.
+// Writes to a temporary file and renames it to |path|: a reader sees the old text or the new one. The text is durable
+// before the rename.
 void replace_file(const std::string& path, std::string_view text);
 
-// The whole text of |path|; empty if there is no such file.
+// Returns the content of |path|; empty if it does not exist.
 std::string read_if_there(const std::string& path);
 
-// Reads a file line by line, in pieces: it holds at most the longest line and one piece. Threads: one at a time.
+// Reads a file line by line, in pieces: holds at most the longest line and one piece. Threads: one at a time.
 class LineReader {
  public:
   static constexpr size_t kMaxLine = size_t{256} << 20;  // a table of a million ranks has 40 MB
 
-  explicit LineReader(std::string path, size_t longest = kMaxLine);  // no line if there is no such file
+  explicit LineReader(std::string path, size_t longest = kMaxLine);  // no lines if the file does not exist
 
-  // The next line, without its end; none after the last whole line: a line without its end is not returned. Valid until
-  // the next call. Throws std::runtime_error if the file cannot be read or a line is too long.
+  // Returns the next line, without its line break, valid until the next call; nullopt after the last complete line.
+  // Throws std::runtime_error if the file cannot be read or a line is too long.
   std::optional<std::string_view> next();
   int64_t number() const { return number_; }  // number of the line that next() returned, starting at 1
   const std::string& path() const { return path_; }
@@ -57,10 +57,10 @@ class LineReader {
   std::optional<InputFile> file_;
   std::string text_;  // bytes that were read and not yet returned, starting at |begin_|
   size_t begin_ = 0;
-  uint64_t place_ = 0;  // in the file, of the end of |text_|
+  uint64_t place_ = 0;  // position of the end of |text_| in the file
   int64_t number_ = 0;
 };
 
-void make_folder(const std::string& path);  // and those above it
+void make_folder(const std::string& path);  // including its parents
 
 }  // namespace concord

@@ -32,7 +32,7 @@ TEST(Files, AFullDiskIsAnErrorThatNamesTheFile) {
               testing::AllOf(HasSubstr("/dev/full: cannot be written: No space left"), HasSubstr("free some space")));
 }
 
-// A limit on the size of files cuts a write in two as a full disk does.
+// A file size limit truncates a write like a full disk.
 class LimitedFileSize {
  public:
   explicit LimitedFileSize(rlim_t bytes) : action_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -107,7 +107,7 @@ TEST(Files, AFileThatWasRemovedTakesNoMoreLines) {
   EXPECT_THAT(error_of([&] { file.append("b\n"); }), HasSubstr("lines: was deleted while the run was writing to it"));
 }
 
-// Lines shorter and longer than the pieces in which a file is read, 64 KiB, and on their edges.
+// Lines shorter and longer than the pieces in which a file is read, 64 KiB, and at their boundaries.
 TEST(LineReader, GivesEachWholeLineOnce) {
   const TemporaryFolder folder;
   std::vector<std::string> expected;

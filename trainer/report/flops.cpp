@@ -9,7 +9,7 @@ constexpr double kFrozenPerProduct = 2 * 2;  // no weight gradient
 
 double real(int64_t value) { return static_cast<double>(value); }
 
-// The weights of attention that a token is multiplied with.
+// Returns the weights of attention that multiply a token.
 double attention_weights(const TransformerShape& shape) {
   const double hidden = real(shape.hidden_size), heads = real(shape.num_attention_heads);
   const double query = heads * real(shape.head_dim);
@@ -24,7 +24,7 @@ double attention_weights(const TransformerShape& shape) {
   return of_queries + of_keys + value * hidden;
 }
 
-// The same of a gated delta net.
+// Like attention_weights(), for a gated delta net.
 double delta_weights(const TransformerShape& shape) {
   const double hidden = real(shape.hidden_size), heads = real(shape.linear_value_heads);
   const double keys = real(shape.linear_key_heads * shape.linear_key_dim),
@@ -32,7 +32,8 @@ double delta_weights(const TransformerShape& shape) {
   return hidden * (2 * keys + 2 * values + 2 * heads) + real(shape.linear_conv_taps) * (2 * keys + values) +
          values * hidden;
 }
-// Products of each token with the state: Megatron counts k k^T, v k^T, what is left of the state, and the query's.
+// Returns the products of each token with the state: Megatron counts k k^T, v k^T, the remaining state, and the
+// query's.
 double state_products(const TransformerShape& shape) {
   return 4 * real(shape.linear_value_heads * shape.linear_value_dim * shape.linear_value_dim);
 }

@@ -1,6 +1,6 @@
-// The FLOPs of a training step: Megatron's formula (num_floating_point_operations), as a pure function of the
-// model's numbers. Counts the matrix products only, a multiply and add as two; backward is twice forward; causal
-// attention is half of the square; recomputation is not counted, so that MFU does not reward it.
+// The FLOPs of a training step: Megatron's formula (num_floating_point_operations), as a pure function of the model's
+// sizes. Counts only matrix products, a multiply-add as two; backward is twice forward; causal attention is half of the
+// square; recomputation is not counted, so that MFU does not reward it.
 #pragma once
 
 #include <cstdint>
@@ -10,39 +10,40 @@ namespace concord {
 struct TransformerShape {
   int64_t num_layers = 0;
   int64_t hidden_size = 0;
-  int64_t intermediate_size = 0;  // of a dense layer's MLP
+  int64_t intermediate_size = 0;  // MLP size of dense layers
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
   int64_t head_dim = 0;
-  // Attention through latents; kv_lora_rank 0: it is not.
-  int64_t q_lora_rank = 0;  // 0: queries have none
+  // Multi-head latent attention; kv_lora_rank 0: disabled.
+  int64_t q_lora_rank = 0;  // 0: no latent for queries
   int64_t kv_lora_rank = 0;
-  int64_t qk_rope_head_dim = 0;  // the part of head_dim that is no part of the latent
+  int64_t qk_rope_head_dim = 0;  // part of head_dim outside the latent
   int64_t v_head_dim = 0;
-  // Layers with a gated delta net, among num_layers.
+  // Gated-delta-net layers among num_layers.
   int64_t num_linear_layers = 0;
   int64_t linear_key_heads = 0, linear_value_heads = 0;
   int64_t linear_key_dim = 0, linear_value_dim = 0;
   int64_t linear_conv_taps = 0;
-  bool attention_gate = false;  // of the others: as many columns more as queries have
-  int64_t vocab_size = 0;       // Megatron counts the padded one
-  int64_t seq_length = 0;       // of a sample, where lengths are not given
-  bool gated = true;            // SwiGLU: three products, else two
-  bool frozen = false;          // weights have no gradients: an adapter is trained, whose own products are not counted
-  // Layers with experts, among num_layers.
+  bool attention_gate = false;  // the other layers have a gate with the same number of columns as the queries
+  int64_t vocab_size = 0;       // Megatron counts the padded size
+  int64_t seq_length = 0;       // length of a sample, if lengths are not given
+  bool gated = true;            // SwiGLU: three products; false: two
+  bool frozen = false;          // no weight gradients: an adapter is trained, whose own products are not counted
+  // MoE layers among num_layers.
   int64_t num_moe_layers = 0;
   int64_t moe_intermediate_size = 0;
   int64_t experts_per_token = 0;
-  int64_t shared_expert_intermediate_size = 0;  // of all shared experts together
+  int64_t shared_expert_intermediate_size = 0;  // sum over all shared experts
 };
 
-// Of forward and backward over |tokens| tokens in sequences whose squared lengths add up to |squared_lengths|.
+// Returns the FLOPs of forward and backward over |tokens| tokens in sequences whose squared lengths add up to
+// |squared_lengths|.
 double training_flops(const TransformerShape& shape, double tokens, double squared_lengths);
 
-// The same for sequences of shape.seq_length.
+// Like training_flops() above, for sequences of shape.seq_length.
 double training_flops(const TransformerShape& shape, double tokens);
 
-// The share of the devices' peak that was used.
+// Returns the fraction of the devices' peak that was used.
 double model_flops_utilisation(double flops, double seconds, double peak_flops, int64_t devices);
 
 }  // namespace concord

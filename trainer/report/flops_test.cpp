@@ -16,7 +16,7 @@ TransformerShape qwen2_5_0_5b() {
           .seq_length = 4096};
 }
 
-// The form in which Megatron first published it, with hidden^2 taken out and attention halved by its mask.
+// The form in which Megatron first published it, with hidden^2 factored out and attention halved by its mask.
 double closed_form(const TransformerShape& shape, double batch) {
   const double s = static_cast<double>(shape.seq_length);
   const double h = static_cast<double>(shape.hidden_size);
@@ -32,7 +32,7 @@ TEST(Flops, AreMegatronsClosedForm) {
   const TransformerShape shape = qwen2_5_0_5b();
   EXPECT_NEAR(training_flops(shape, 4 * 4096.0) / closed_form(shape, 4), 1, 1e-12);
   TransformerShape wide = shape;
-  wide.head_dim = 128;  // heads wider than the hidden size has room for, as in Qwen3
+  wide.head_dim = 128;  // heads wider than hidden_size / num_attention_heads, as in Qwen3
   EXPECT_NEAR(training_flops(wide, 4096.0) / closed_form(wide, 1), 1, 1e-12);
 }
 

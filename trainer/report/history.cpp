@@ -44,7 +44,7 @@ class Line {
   ordered_json non_finite_ = ordered_json::object();
 };
 
-// Parses a line; whatever is left at the end is |extra|.
+// Parses a line; remaining fields at the end are |extra|.
 class Fields {
  public:
   explicit Fields(ordered_json object) : object_(std::move(object)) {

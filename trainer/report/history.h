@@ -1,7 +1,7 @@
-// What was logged of a run, and its form on disk: one JSON object per line, metrics.jsonl for steps, eval_metrics.jsonl
-// for evaluations, samples.jsonl for texts of the model, and rank_times.jsonl for what each rank spent its time on. An
-// unknown number is null; so is NaN or Inf, which JSON cannot represent, with its kind in "non_finite": {"loss":
-// "nan"}.
+// The logged values of a run, and their format on disk: one JSON object per line, metrics.jsonl for steps,
+// eval_metrics.jsonl for evaluations, samples.jsonl for generated texts, and rank_times.jsonl for the times of each
+// rank. An unknown number is null; so is NaN or Inf, which JSON cannot represent, with its kind in "non_finite":
+// {"loss": "nan"}.
 #pragma once
 
 #include <cstdint>
@@ -23,13 +23,13 @@ struct LoggedStep {
   double loss = 0;
   double learning_rate = 0;
   std::optional<double> grad_norm = std::nullopt;
-  int64_t tokens = 0;  // since the beginning of the training, over all ranks
+  int64_t tokens = 0;  // since the start of training, over all ranks
   double tokens_per_second = 0;
   double seconds = 0;  // since the last logged step
   std::optional<double> mfu = std::nullopt;
-  double flops = 0;  // since the beginning, of all ranks; 0: not known
+  double flops = 0;  // since the start, over all ranks; 0: unknown
   int64_t memory_bytes = 0;
-  double time = 0;  // since 1970
+  double time = 0;  // seconds since 1970
   NamedValues extra = {};
 };
 
@@ -43,7 +43,7 @@ struct LoggedEval {
   NamedValues extra = {};
 };
 
-// What the model made of a prompt at an evaluation.
+// A text that the model generated for a prompt at an evaluation.
 struct LoggedSample {
   int64_t step = 0;
   std::string prompt;
@@ -54,22 +54,22 @@ struct RunHistory {
   std::vector<LoggedStep> steps;
   std::vector<LoggedEval> evals;
   std::vector<LoggedSample> samples;
-  std::vector<RankTable> ranks;  // after a resumed run had another layout, with another number of ranks
+  std::vector<RankTable> ranks;  // after resuming with a different layout their number of ranks may differ
 };
 
-// Without the line's end.
+// Return a line without line break.
 std::string metrics_line(const LoggedStep& step);
 std::string metrics_line(const LoggedEval& eval);
 std::string metrics_line(const LoggedSample& sample);
-std::string metrics_line(const RankTable& table);  // in whole microseconds
+std::string metrics_line(const RankTable& table);  // in integer microseconds
 
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 inline constexpr const char* kEvalMetricsFile = "eval_metrics.jsonl";
 inline constexpr const char* kSamplesFile = "samples.jsonl";
 inline constexpr const char* kRankTimesFile = "rank_times.jsonl";
 
-// From the files in |folder|; missing files are empty. A last line that is incomplete (a power failure) is skipped; any
-// other invalid line throws std::runtime_error with its number.
+// Reads the files in |folder|; missing files are empty. Skips an incomplete last line (a power failure); throws
+// std::runtime_error with the line number for any other invalid line.
 RunHistory read_history(const std::string& folder);
 
 // Reads the same steps and evaluations one at a time, in order. Threads: one at a time.

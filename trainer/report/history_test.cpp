@@ -103,7 +103,7 @@ TEST(History, AResumedRunForgetsWhatLayAfterIt) {
   const TemporaryFolder folder;
   AppendFile steps(folder / kMetricsFile, true);
   for (int64_t step = 1; step <= 5; ++step) steps.append(metrics_line(step_at(step)) + "\n");
-  steps.append("{\"step\":6,");  // torn when the run died
+  steps.append("{\"step\":6,");  // truncated when the run died
   RunHistory history = read_history(folder.path());
   forget_after(3, folder.path(), &history);
   EXPECT_EQ(history.steps.size(), 3u);

@@ -28,8 +28,8 @@ namespace {
 using HttpClock = std::chrono::steady_clock;
 
 constexpr size_t kMaxRequest = 8192;
-constexpr size_t kMaxConnections = 32;  // a further one takes the place of the oldest that has not asked yet
-constexpr auto kConnectionTime = std::chrono::seconds(10);  // for the request and the answer together
+constexpr size_t kMaxConnections = 32;                      // a new one replaces the oldest that has not sent a request
+constexpr auto kConnectionTime = std::chrono::seconds(10);  // for the request and the response together
 constexpr auto kPause = std::chrono::milliseconds(100);     // after a connection could not be accepted
 constexpr std::string_view kEndOfRequest = "\r\n\r\n";
 
@@ -66,7 +66,7 @@ std::string_view trimmed(std::string_view text) {
   return begin == std::string_view::npos ? std::string_view() : text.substr(begin, end - begin + 1);
 }
 
-// The value of the header Host, without a port; none if there is no such header.
+// Returns the value of the Host header, without a port; nullopt if there is none.
 std::optional<std::string> host_of(std::string_view headers) {
   while (!headers.empty()) {
     const std::string_view line = headers.substr(0, headers.find("\r\n"));
@@ -108,7 +108,7 @@ std::string http_answer(std::string_view request, bool only_local, const HttpSer
   return response_text(handled(std::string(target.substr(0, target.find('?'))), handler), method == "GET");
 }
 
-// All of it but the constructor and the destructor runs on its thread.
+// Runs on its own thread, except the constructor and the destructor.
 class HttpServer::Loop {
  public:
   Loop(const std::string& purpose, const std::string& host, int port, Handler handler)
@@ -116,7 +116,7 @@ class HttpServer::Loop {
     listen_at(port);
     wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!wake_) throw ConfigError(fmt::format("{}: cannot create an event: {}", purpose_, std::strerror(errno)));
-    sigset_t all, before;  // signals are for the thread that trains
+    sigset_t all, before;  // signals are handled by the training thread
     sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);
     thread_ = std::thread([this] { run(); });
@@ -137,7 +137,7 @@ class HttpServer::Loop {
     UniqueFd socket;
     HttpClock::time_point end;
     std::string input = {};
-    std::string output = {};  // not empty: the request is answered
+    std::string output = {};  // not empty: the response
     size_t sent = 0;
   };
 
@@ -174,7 +174,7 @@ class HttpServer::Loop {
       wanted.push_back({accepts ? listener_.get() : -1, POLLIN, 0});
       for (const Connection& each : connections_)
         wanted.push_back({each.socket.get(), static_cast<short>(each.output.empty() ? POLLIN : POLLOUT), 0});
-      // Without connections and pauses there is nothing to do until one comes.
+      // Without connections and pauses there is nothing to do until one arrives.
       ::poll(wanted.data(), wanted.size(), connections_.empty() && accepts ? -1 : static_cast<int>(kPause.count()));
       if (wanted[0].revents != 0) return;
       for (size_t i = connections_.size(); i-- > 0;) {
@@ -193,17 +193,18 @@ class HttpServer::Loop {
       if (connections_.size() >= kMaxConnections) drop_one();
       connections_.push_back({.socket = std::move(socket), .end = now + kConnectionTime});
     } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-      paused_until_ = now + kPause;  // no more files can be opened: it would be asked for again at once
+      paused_until_ = now + kPause;  // no more files can be opened: accept would be retried immediately
     }
   }
 
-  // The connection that has been silent for longest; where all have asked, the one whose answer has taken longest.
+  // Drops the connection that has been silent for longest; if all have sent a request, the one whose response takes
+  // longest.
   void drop_one() {
     const auto silent = std::ranges::find_if(connections_, [](const Connection& each) { return each.output.empty(); });
     connections_.erase(silent != connections_.end() ? silent : connections_.begin());
   }
 
-  // False: the connection is finished.
+  // Returns false if the connection is finished.
   bool proceed(Connection& it) {
     if (it.output.empty() && !receive(it)) return false;
     while (it.sent < it.output.size()) {

@@ -1,9 +1,9 @@
-// Answers GET requests, for what shows a run: a Prometheus endpoint, the page of a run. Not a web server: one thread,
-// no TLS, no keep-alive, and nothing is read from a request but its path.
+// A minimal HTTP server for GET requests that show a run: a Prometheus endpoint, the report page. One thread, no TLS,
+// no keep-alive; only the path of a request is used.
 //
-// Clients are hostile until proven otherwise: requests are limited in size, connections in number and time, none of
-// them is waited for, silent ones make room for others, and where only this machine may connect, requests for other
-// host names are refused (a web page elsewhere could otherwise read the answers through its reader's browser).
+// Clients are untrusted: requests are limited in size, connections in number and time; no client blocks others, and
+// silent connections are dropped for new ones. If only this machine may connect, requests for other host names are
+// rejected (otherwise a web page elsewhere could read the responses through a user's browser).
 #pragma once
 
 #include <functional>
@@ -21,14 +21,14 @@ struct HttpResponse {
 
 class HttpServer {
  public:
-  // Called on the server's thread, one at a time, with the path of a request ("/metrics"), without its query. What it
-  // throws becomes a response with status 500.
+  // Called on the server's thread, one at a time, with the path of a request ("/metrics"), without its query. An
+  // exception becomes a response with status 500.
   using Handler = std::function<HttpResponse(const std::string& path)>;
 
-  // Listens at |host|, an address of this machine (127.0.0.1, ::1, 0.0.0.0), from now on; |port| 0 is any free one.
-  // Throws ConfigError if that is not possible. |purpose| ("prometheus") begins the sentence.
+  // Starts listening on |host|, an address of this machine (127.0.0.1, ::1, 0.0.0.0); |port| 0 is any free one. Throws
+  // ConfigError, starting with |purpose| ("prometheus"), if that is not possible.
   HttpServer(const std::string& purpose, const std::string& host, int port, Handler handler);
-  ~HttpServer();  // drops connections and ends the thread; waits for a handler that runs
+  ~HttpServer();  // drops connections and stops the thread; waits for a running handler
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
@@ -39,7 +39,8 @@ class HttpServer {
   std::unique_ptr<Loop> loop_;
 };
 
-// Pure: the response to |request|, the text up to and with its empty line. |only_local|: Host has to be this machine.
+// Returns the response to |request|, the text up to and including its empty line. |only_local|: the Host header must be
+// this machine. Pure.
 std::string http_answer(std::string_view request, bool only_local, const HttpServer::Handler& handler);
 
 }  // namespace concord

@@ -40,7 +40,7 @@ TEST(HttpAnswer, RefusesWhatIsNotARequestForAPath) {
     EXPECT_THAT(answer(wrong), StartsWith("HTTP/1.1 400 ")) << wrong;
 }
 
-// A page of another site whose name leads here would otherwise read the answer (DNS rebinding).
+// Otherwise a page of another site whose name resolves to this machine could read the response (DNS rebinding).
 TEST(HttpAnswer, IsOnlyForNamesOfThisMachineWhereOnlyThatListens) {
   for (const char* const host : {"127.0.0.1:9", "LOCALHOST", "[::1]:9", "[::1]"})
     EXPECT_THAT(answer(std::string("GET /a HTTP/1.1\r\nhost:  ") + host), HasSubstr("200 OK")) << host;
@@ -98,8 +98,8 @@ TEST(HttpServer, AnswersWhileOthersAreSilentSlowOrRude) {
   EXPECT_EQ(text.size() - text.find("\r\n\r\n") - 4, large.size());
 }
 
-// More than it keeps at the same time. The oldest are closed for it, and only as many as have to be: a server that
-// waited for their end would have closed all of the first ones by then.
+// More connections than the server keeps. The oldest are closed, and only as many as necessary: a server that waited
+// for their end would have closed all of the first ones by then.
 TEST(HttpServer, SilentConnectionsMakeRoomForOthers) {
   const HttpServer server("test", "127.0.0.1", 0, greeting);
   std::vector<Client> silent;
@@ -107,7 +107,7 @@ TEST(HttpServer, SilentConnectionsMakeRoomForOthers) {
   const Client client(server.url());
   client.say("GET /a HTTP/1.1\r\n\r\n");
   EXPECT_THAT(client.all(), StartsWith("HTTP/1.1 200 "));
-  EXPECT_FALSE(silent[8].is_open());  // 41 came, of which 32 are kept
+  EXPECT_FALSE(silent[8].is_open());  // 41 connected, of which 32 are kept
   EXPECT_TRUE(silent[9].is_open());
 }
 

@@ -24,7 +24,7 @@ constexpr double kRedrawSeconds = 0.1;
 
 struct Field {
   std::string text;
-  int importance;  // 0 is always shown; the largest is dropped first
+  int importance;  // 0: always shown; the largest is dropped first
 };
 
 std::string number_text(double value) {
@@ -39,7 +39,7 @@ std::string step_text(const Progress& progress) {
   return fmt::format("step {:>{}}/{}", progress.step, most.size(), most);
 }
 
-// In display order.
+// Returns the fields in display order.
 std::vector<Field> fields_of(const Progress& progress) {
   std::vector<Field> fields = {{step_text(progress), 0}};
   if (progress.loss) fields.push_back({"loss " + number_text(*progress.loss), 0});
@@ -60,7 +60,7 @@ int64_t length_of(const std::vector<Field>& fields) {
   return length - 2;
 }
 
-// Without the least important ones if there is not enough space.
+// Drops the least important fields if there is not enough space.
 std::vector<Field> fitting_fields(const Progress& progress, int64_t columns) {
   std::vector<Field> fields = fields_of(progress);
   while (length_of(fields) > columns) {
@@ -101,7 +101,7 @@ void write_out(int file, std::string_view text) {
   }
 }
 
-// The redrawn line is below the logged ones, which show the rest.
+// Returns the values for the redrawn line; the log lines above it show the rest.
 Progress brief(const Progress& progress) {
   return {.step = progress.step,
           .max_steps = progress.max_steps,

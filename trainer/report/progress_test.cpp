@@ -92,7 +92,7 @@ TEST(Progress, AStepThatWasSkippedSaysSoInsteadOfANormThatIsNone) {
                                                    testing::Not(HasSubstr("grad norm"))));
 }
 
-// What the logged lines do not have to say again.
+// The values that the redrawn line shows.
 Progress brief() {
   Progress progress = whole();
   progress.learning_rate = progress.grad_norm = progress.mfu = std::nullopt;
@@ -105,7 +105,7 @@ std::string logged(int64_t columns) {
   return fmt::format("\r{}\x1b[K\r\n{}", plain_line(whole(), columns), drawn(columns));
 }
 
-// The program's side of a terminal of |columns| columns, and what came out of it.
+// The program's end of a terminal of |columns| columns, and its output.
 class Terminal {
  public:
   explicit Terminal(unsigned short columns) {

@@ -8,7 +8,7 @@
 namespace concord {
 namespace {
 
-// At most about kMaxHeatColumns: only tables of the same ranks can be put together.
+// Merges tables to at most about kMaxHeatColumns; only tables of the same ranks can be merged.
 std::vector<RankTable> heat_columns(const std::vector<RankTable>& tables) {
   const size_t stretch = (tables.size() + kMaxHeatColumns - 1) / kMaxHeatColumns;
   std::vector<RankTable> columns;
@@ -25,7 +25,7 @@ std::vector<RankTable> heat_columns(const std::vector<RankTable>& tables) {
   return columns;
 }
 
-// Those to draw, in their order.
+// Returns the ranks to draw, in order.
 std::vector<int64_t> heat_rows(const std::vector<std::vector<double>>& relative, size_t world) {
   std::vector<double> slowest(world, 0);
   for (const std::vector<double>& column : relative) {

@@ -1,4 +1,4 @@
-// What the page draws of the ranks' times: a row per rank, a column per log line, and how slow the rank was. Pure.
+// The heat map of the ranks' times on the page: one row per rank, one column per log line, coloured by slowness. Pure.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace concord {
 
-// More than these cannot be told apart on a screen. Of more columns, neighbours are put together; of more ranks, those
-// stay that were slowest compared with their peers in some column.
+// Maximum size that is readable on a screen. Additional columns are merged with adjacent ones; among more ranks, those
+// that were slowest compared with their peers in some column are shown.
 inline constexpr size_t kMaxHeatColumns = 120;
 inline constexpr size_t kMaxHeatRows = 64;
 
@@ -22,14 +22,14 @@ struct RankHeatMap {
   };
   // NaN: the rank has no peers, or is not part of the job in this column.
   struct Cell {
-    double relative = 0;                // own time, divided by the median of its peers'
+    double relative = 0;                // own time divided by the median of its peers
     double own_seconds = 0;             // per step
-    std::optional<RankActivity> cause;  // of a slow one
+    std::optional<RankActivity> cause;  // if it is slow
   };
-  std::vector<int64_t> ranks;  // of the rows
+  std::vector<int64_t> ranks;  // rank of each row
   std::vector<Column> columns;
   std::vector<std::vector<Cell>> cells;  // by row, then column
-  int64_t world = 0;                     // ranks of the job, the most it had
+  int64_t world = 0;                     // maximum number of ranks of the job
 };
 
 RankHeatMap rank_heat_map(const std::vector<RankTable>& tables);

@@ -8,7 +8,7 @@
 namespace concord {
 namespace {
 
-// Steps |last| - 9 to |last|; |slow| takes twice as long as the others, by its data.
+// Steps |last| - 9 to |last|; |slow| takes twice as long as the others, waiting for data.
 RankTable heat_table(int64_t last, size_t world, size_t slow) {
   RankTable table{.first_step = last - 9,
                   .last_step = last,
@@ -70,7 +70,7 @@ TEST(RankHeatMap, ARunThatWasResumedOnFewerRanksHasEmptyCells) {
   EXPECT_EQ(map.ranks.size(), 4u);
   EXPECT_EQ(map.cells[3][0].relative, 1);
   EXPECT_TRUE(std::isnan(map.cells[3][1].own_seconds));
-  std::vector<RankTable> many;  // neighbours are put together, but not across the change
+  std::vector<RankTable> many;  // adjacent tables are merged, but not across the change
   for (int64_t i = 1; i <= 500; ++i) many.push_back(heat_table(10 * i, i <= 243 ? 4 : 2, 9));
   const RankHeatMap joined = rank_heat_map(many);
   const auto ends = [&](const RankHeatMap::Column& column) { return column.last_step == 2430; };

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNoPeers = std::numeric_limits<double>::quiet_NaN();
 
-// |values| is not empty; of an even number the mean of the two in the middle.
+// Returns the median of |values|, which is not empty; for an even number the mean of the two in the middle.
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -18,7 +18,7 @@ double median(std::vector<double> values) {
   return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
-// The median of |sorted| without the element at |skipped|.
+// Returns the median of |sorted| without the element at |skipped|.
 double median_of_others(const std::vector<double>& sorted, size_t skipped) {
   const size_t others = sorted.size() - 1;
   if (others == 0) return kNoPeers;

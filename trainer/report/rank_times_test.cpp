@@ -49,7 +49,7 @@ TEST(RankTimes, WithoutAnyTimeThereIsNothingToCompare) {
   EXPECT_THAT(relative_own_times(table_of({1, 0}, {0, 0})), ElementsAre(is_near(kNone), is_near(0)));
 }
 
-// Against the definition, for all small tables.
+// Compared with the definition, for all small tables.
 TEST(RankTimes, TheMedianOfTheOthersIsThatOfTheListWithoutTheRank) {
   for (int64_t world = 2; world <= 5; ++world) {
     for (int code = 0; code < std::pow(3, world); ++code) {

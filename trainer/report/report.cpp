@@ -18,7 +18,7 @@
 namespace concord {
 namespace {
 
-// Decay of the step time estimate; an evaluation or a checkpoint between two log lines changes it little.
+// Decay of the step time estimate, so that an evaluation or a checkpoint between two log lines changes it little.
 constexpr double kNewStepWeight = 0.2;
 
 double system_clock_seconds() {
@@ -31,7 +31,7 @@ RunDescription prepared(RunDescription run) {
   return run;
 }
 
-// The last step that the run logged before it was resumed; drops what the files have of later ones.
+// Returns the last step that was logged before the run was resumed; removes later ones from the files.
 LoggedStep last_earlier_step(const RunDescription& run) {
   if (run.first_step == 0) return {};
   RunHistory history = read_history(run.output_dir);
@@ -43,7 +43,7 @@ void add_to(NamedValues* scalars, const std::string& group, const NamedValues& e
   for (const auto& [name, value] : extra) scalars->emplace_back(group + name, value);
 }
 
-// With the names that Hugging Face gives to the services it reports to.
+// Returns the values with Hugging Face's names for tracking services.
 TrackedValues tracked(const LoggedStep& entry) {
   NamedValues values = {{"loss", entry.loss}, {"learning_rate", entry.learning_rate}};
   if (entry.grad_norm) values.emplace_back("grad_norm", *entry.grad_norm);
@@ -72,7 +72,7 @@ std::optional<double> value_of(const NamedValues& values, std::string_view name)
   return std::nullopt;
 }
 
-// The text about skipped updates. |covered| steps are reported.
+// Returns the text about skipped updates. |covered| steps are reported.
 std::string skipped_text(const StepReport& report, int64_t covered) {
   if (report.skipped == 0) return "";
   const std::string what = covered > 1 ? fmt::format("{} of {} steps skipped", report.skipped, covered) : "skipped";
@@ -80,7 +80,7 @@ std::string skipped_text(const StepReport& report, int64_t covered) {
   if (untrained == static_cast<double>(report.skipped))
     return what + ", nothing to train on (iterations_to_skip, or no labels)";
   if (report.next_loss_scale == 0) return what + ", gradient NaN or Inf";
-  // Of the step; it is logged as well.
+  // The scale of the step, which is logged as well.
   const double scale = value_of(report.extra, "loss_scale").value_or(report.next_loss_scale);
   return fmt::format("{}, loss scale {} {:.0f}", what, report.next_loss_scale < scale ? "halved to" : "is",
                      report.next_loss_scale);
@@ -118,7 +118,7 @@ struct TrainingReport::Parts {
   AppendFile metrics;
   AppendFile eval_metrics;
   AppendFile rank_times;
-  std::optional<AppendFile> samples;  // created with the first of them
+  std::optional<AppendFile> samples;  // created with the first sample
   std::unique_ptr<EventFile> events;
   ProgressDisplay display;
   Progress progress;
@@ -171,7 +171,7 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
   return entry;
 }
 
-// Remaining time, estimated from the step time.
+// Estimates the remaining time from the step time.
 void TrainingReport::Parts::measure(const StepReport& report) {
   const int64_t covered = report.step - step;
   if (covered > 0 && report.seconds > 0) {
@@ -200,7 +200,7 @@ void TrainingReport::on_progress(int64_t step) {
   if (progress.seconds_left && step > progress.step)
     *progress.seconds_left -= parts.step_seconds * static_cast<double>(step - progress.step);
   progress.step = step;
-  parts.show_notes();  // and sends what a service would not take before
+  parts.show_notes();  // also resends what a service did not accept before
   parts.display.moved(progress);
 }
 

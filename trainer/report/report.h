@@ -1,12 +1,10 @@
-// Everything that a person or a script sees of a training run: the progress on the terminal, output_dir/metrics.jsonl,
-// trainer_state.json, TensorBoard events in output_dir/runs, the summary at the end and report.html. No libtorch.
+// All output of a training run: the progress on the terminal, output_dir/metrics.jsonl, trainer_state.json, TensorBoard
+// events in output_dir/runs, the summary at the end and report.html. Independent of libtorch.
 //
-// One TrainingReport per job, on the rank that reports (0, and of every machine the first
-// with save_on_each_node); the other ranks have none. Its calls are cheap compared
-// with a step: a line is written to each file. The page and the state are made from these lines on request, and
-// no line is kept in memory. Errors: std::runtime_error with
-// the file and the system's message (disk full, no permission); a line is written whole or not at all. Threads:
-// one at a time.
+// There is one TrainingReport per job, on rank 0 (with save_on_each_node also on the first rank of every machine). Its
+// calls are cheap compared with a step: a line is written to each file. The page and the state are generated from these
+// lines on request, and no line is kept in memory. Throws std::runtime_error with the file and the system's message
+// (disk full, no permission); a line is written completely or not at all. Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,23 +24,23 @@ namespace concord {
 
 using NamedTexts = std::vector<std::pair<std::string, std::string>>;
 
-// One logged step. What covers several steps (logging_steps > 1) covers those since the last report.
+// One logged step. Values that cover several steps (logging_steps > 1) cover those since the last report.
 struct StepReport {
-  int64_t step = 0;  // updates done, counted from 1
+  int64_t step = 0;  // number of updates, starting at 1
   double epoch = 0;
-  double loss = 0;           // mean over the steps covered
+  double loss = 0;           // mean over the covered steps
   double learning_rate = 0;  // of this step's update
   std::optional<double> grad_norm = std::nullopt;
-  int64_t skipped = 0;         // of the steps covered, those without an update: a gradient was NaN or Inf
-  double next_loss_scale = 0;  // fp16's, of the steps to come; 0: there is none
-  int64_t tokens = 0;          // of the steps covered, over all ranks
-  int64_t samples = 0;         // the same; 0: not counted
-  double seconds = 0;          // the same
-  // Sum of the squared lengths of the sequences covered, for the FLOPs of attention; 0: tokens * seq_length.
+  int64_t skipped = 0;         // number of covered steps without an update: a gradient was NaN or Inf
+  double next_loss_scale = 0;  // fp16 loss scale of the next steps; 0: none
+  int64_t tokens = 0;          // in the covered steps, over all ranks
+  int64_t samples = 0;         // in the covered steps, over all ranks; 0: not counted
+  double seconds = 0;          // duration of the covered steps
+  // Sum of the squared lengths of the covered sequences, for the FLOPs of attention; 0: tokens * seq_length.
   double squared_lengths = 0;
-  int64_t memory_bytes = 0;                       // the most this device held so far; 0: not known
-  std::optional<RankTable> ranks = std::nullopt;  // what all ranks spent their time on; none: not measured
-  NamedValues extra = {};                         // more to log: loss_scale, num_zeros_in_grad, skipped_iter, ...
+  int64_t memory_bytes = 0;                       // peak memory of this device so far; 0: unknown
+  std::optional<RankTable> ranks = std::nullopt;  // times of all ranks; nullopt: not measured
+  NamedValues extra = {};                         // additional values: loss_scale, num_zeros_in_grad, skipped_iter, ...
 };
 
 struct EvalReport {
@@ -52,22 +50,22 @@ struct EvalReport {
   int64_t tokens = 0;
   double seconds = 0;
   NamedValues extra = {};
-  NamedTexts samples = {};  // prompts and how the model continues them
+  NamedTexts samples = {};  // prompts and their completions by the model
 };
 
-// The best evaluation so far, with HF's meaning of its parts.
+// The best evaluation so far, with the same fields as in HF.
 struct BestResult {
-  std::optional<double> metric = std::nullopt;  // none: nothing was compared yet
-  int64_t step = 0;                             // of that evaluation
-  std::string checkpoint = {};                  // the best one that is saved; empty: none
+  std::optional<double> metric = std::nullopt;  // nullopt: nothing was compared yet
+  int64_t step = 0;                             // step of that evaluation
+  std::string checkpoint = {};                  // the best saved checkpoint; empty: none
   bool operator==(const BestResult&) const = default;
 };
 
-// What does not change during a run.
+// The constants of a run.
 struct RunDescription {
   std::string output_dir = {};
   std::string title = "Training";
-  std::string run_name = {};  // at services
+  std::string run_name = {};  // name in tracking services
   int64_t max_steps = 0;
   double num_train_epochs = 0;
   int64_t logging_steps = 1;
@@ -75,27 +73,27 @@ struct RunDescription {
   int64_t eval_steps = 0;
   int64_t train_batch_size = 0;  // per_device_train_batch_size
   int64_t world_size = 1;
-  NamedTexts configuration = {};  // arguments as they were printed back, for the page
-  NamedTexts opening = {};        // what the run is about to do, for its first lines: {"steps", "400, 819k tokens"}
+  NamedTexts configuration = {};  // arguments as printed, for the page
+  NamedTexts opening = {};        // first lines of output about the run: {"steps", "400, 819k tokens"}
   NamedTexts layout = {};         // "tensor parallel": "2", device, plugin, ...: for the page and the summary
-  std::optional<double> loss_floor = std::nullopt;  // the lowest possible loss, drawn if known
-  // For MFU; omitted if the model or the device's peak is not known.
+  std::optional<double> loss_floor = std::nullopt;  // lower bound of the loss, drawn if known
+  // For MFU; omitted if the model or the device's peak is unknown.
   std::optional<TransformerShape> shape = std::nullopt;
-  double peak_flops = 0;  // of one device, in the type trained in
-  // Where a resumed run starts. Lines of later steps, left by the run that ended, are dropped from the files.
+  double peak_flops = 0;  // peak of one device in the training dtype
+  // The step at which a resumed run starts. Lines of later steps, left by the previous run, are removed from the files.
   int64_t first_step = 0;
-  int64_t first_tokens = 0;  // 0: as the files say
+  int64_t first_tokens = 0;  // 0: read from the files
   ProgressMode progress = ProgressMode::automatic;
   bool tensorboard = true;
   bool html = true;
-  int terminal = 1;                    // file descriptor of the progress and the summary
-  std::function<double()> clock = {};  // seconds since 1970; empty: the system's
+  int terminal = 1;                    // file descriptor for the progress and the summary
+  std::function<double()> clock = {};  // seconds since 1970; empty: the system clock
 };
 
 struct FinishReport {
   std::string reason = "finished";     // "finished", "stopped by SIGTERM after step 12"
-  NamedTexts files = {};               // more places to name in the summary: {"model", "out/model"}
-  std::vector<std::string> next = {};  // what to try next, a line each
+  NamedTexts files = {};               // additional paths for the summary: {"model", "out/model"}
+  std::vector<std::string> next = {};  // suggested next commands, one line each
 };
 
 class TrainingReport {
@@ -106,23 +104,23 @@ class TrainingReport {
   TrainingReport(const TrainingReport&) = delete;
   TrainingReport& operator=(const TrainingReport&) = delete;
 
-  // What is about to happen, from |opening| of the description, and the trackers. Before the first step.
+  // Prints |opening| of the description and starts the trackers. Call before the first step.
   void begin();
-  // After every step, logged or not: moves the line on the terminal, ten times a second at most, and sets global_step
-  // of the state. Plain output prints nothing.
+  // Call after every step, logged or not: redraws the line on the terminal, at most ten times a second, and sets
+  // global_step of the state. Plain output prints nothing.
   void on_progress(int64_t step);
   void on_step(const StepReport& report);
   void on_eval(const EvalReport& report);
-  // A line of text above the progress, which stays whole.
+  // Prints a line of text above the progress line.
   void note(const std::string& text);
 
-  // For the state; none before.
+  // Sets the best result for the state.
   void set_best(const BestResult& best);
 
-  // trainer_state.json of what was logged so far.
+  // Returns trainer_state.json for the steps logged so far.
   std::string state_json() const;
 
-  // The state, the page and the summary. Nothing is reported after it.
+  // Writes the state, the page and the summary. Nothing is reported afterwards.
   void finish(const FinishReport& report);
 
  private:

@@ -26,7 +26,7 @@ using tests::TemporaryFolder;
 using nlohmann::json;
 using testing::HasSubstr;
 
-// The output goes to the file "terminal" in the folder; a second passes between two looks at the clock.
+// The output goes to the file "terminal" in the folder; each reading of the clock advances it by a second.
 class ReportTest : public testing::Test {
  protected:
   ReportTest() : terminal_(::open((folder_ / "terminal").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600)) {}
@@ -115,7 +115,7 @@ TEST_F(ReportTest, TheStateHasHuggingFacesKeysAndNoOthers) {
   std::set<std::string> keys;
   const json document = state();
   for (const auto& [key, value] : document.items()) keys.insert(key);
-  // Of transformers.TrainerState; a key it does not have would make it refuse the file.
+  // The keys of transformers.TrainerState, which rejects files with other keys.
   EXPECT_EQ(keys, (std::set<std::string>{"best_global_step",
                                          "best_metric",
                                          "best_model_checkpoint",

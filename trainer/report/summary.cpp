@@ -17,7 +17,7 @@ double seconds_of(const RunHistory& history) {
   return seconds;
 }
 
-// The history of a resumed run goes back to its first step, and so does the token count.
+// The history of a resumed run includes its first steps, and so does the token count.
 double mean_tokens_per_second(const RunHistory& history) {
   const double seconds = seconds_of(history);
   return seconds > 0 ? static_cast<double>(history.steps.back().tokens) / seconds : 0;
@@ -42,7 +42,7 @@ const LoggedStep* lowest_loss(const RunHistory& history) {
   return lowest;
 }
 
-// Without steps that had nothing to train on, which have no loss.
+// Counts steps whose loss is not finite, except steps without trained tokens, which have no loss.
 int64_t not_finite(const RunHistory& history) {
   const auto is_untrained = [](const auto& value) { return value.first == "untrained_iter"; };
   return std::ranges::count_if(history.steps, [&](const LoggedStep& step) {

@@ -1,4 +1,4 @@
-// A run in a few numbers and lines. Pure.
+// A summary of a run in a few numbers and lines. Pure.
 #pragma once
 
 #include <string>
@@ -7,16 +7,17 @@
 
 namespace concord {
 
-// Name and value, the most important first: last loss, lowest loss, steps, tokens, tokens/s, MFU, memory, time.
+// Returns names and values, the most important first: last loss, lowest loss, steps, tokens, tokens/s, MFU, memory,
+// time.
 NamedTexts headline_figures(const RunDescription& run, const RunHistory& history);
 
-// What is printed first: what the run is about to do, from |opening|.
+// Returns the text printed at the start: the |opening| of the run.
 std::string opening_text(const RunDescription& run);
 
-// What is printed at the end: the result, where the files are, what to try next.
+// Returns the text printed at the end: the result, the paths of files, suggested next commands.
 std::string summary_text(const RunDescription& run, const RunHistory& history, const FinishReport& end);
 
-// One line about an evaluation.
+// Returns one line about an evaluation.
 std::string evaluation_line(const LoggedEval& eval);
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// Event files that TensorBoard reads: TFRecord framing around the few fields of tensorflow.Event that scalars need.
+// TensorBoard event files: TFRecord framing around the few fields of tensorflow.Event that scalars need.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace concord {
 
-// Pure: the bytes of one record, u64 length, masked checksum of it, |data|, masked checksum of that.
+// Returns the bytes of one record: u64 length, its masked checksum, |data|, its masked checksum. Pure.
 std::string tf_record(std::string_view data);
 
-// Pure: serialised tensorflow.Event messages.
+// Return serialised tensorflow.Event messages. Pure.
 std::string version_event(double time);
 std::string scalars_event(double time, int64_t step, const NamedValues& scalars);
-// Tells TensorBoard that a run starts again at |step|: it ignores what other files say about this step and later ones.
+// Tells TensorBoard that a run restarts at |step|: it ignores values of this and later steps in other files.
 std::string restart_event(double time, int64_t step);
 
-// Writes events.out.tfevents.* in |folder|, which it makes. A run that starts at step 0 removes those of others, which
-// TensorBoard would draw as one run with it. Threads: one at a time.
+// Writes events.out.tfevents.* in |folder|, which it creates. A run that starts at step 0 removes existing ones, which
+// TensorBoard would merge with it. Threads: one at a time.
 class EventFile {
  public:
   EventFile(const std::string& folder, int64_t first_step, double time);

@@ -1,4 +1,4 @@
-// A service that a run reports to besides its own files; the services are in trainer/trackers.
+// The interface of services to which a run reports in addition to its own files; implemented in trainer/trackers.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@ namespace concord {
 
 struct RunDescription;
 
-// What is logged of a step or of an evaluation, with Hugging Face's names: loss, learning_rate, eval_loss, ...
+// The logged values of a step or an evaluation, with Hugging Face's names: loss, learning_rate, eval_loss, ...
 struct TrackedValues {
   int64_t step = 0;
   double time = 0;  // seconds since 1970
   NamedValues values = {};
 };
 
-// No call waits for the service, and none throws because of it: what could not be reported is counted and said, and
-// training goes on. Threads: one at a time.
+// No call waits for the service or throws because of it: values that could not be reported are counted and logged, and
+// training continues. Threads: one at a time.
 class Tracker {
  public:
   virtual ~Tracker() = default;  // without finish(): the run has failed
@@ -27,10 +27,10 @@ class Tracker {
   virtual std::string name() const = 0;
   virtual void begin(const RunDescription& run) = 0;
   virtual void log(const TrackedValues& logged) = 0;
-  // What a user should know, since the last call: a server that does not answer.
+  // Returns new messages for the user since the last call: a server that does not reply.
   virtual std::vector<std::string> take_notes() { return {}; }
-  // For the summary: where the run can be seen, and what is missing there. Nothing is logged after it.
-  // Waits: for the service, a minute at most.
+  // Returns a text for the summary: where the run can be seen, and what is missing there. Nothing is logged afterwards.
+  // Waits: for the service, at most a minute.
   virtual std::string finish() = 0;
 };
 

@@ -34,7 +34,7 @@ ordered_json entry_of(const LoggedEval& eval) {
   return entry;
 }
 
-// The rows of log_history, and what the state takes from the last of them.
+// The rows of log_history, and the values that the state takes from the last of them.
 struct LogRows {
   explicit LogRows(const RunDescription& run);
 
@@ -50,7 +50,7 @@ struct LogRows {
   }
 };
 
-// By step; an evaluation comes after the step it follows.
+// Sorted by step; an evaluation comes after its step.
 LogRows::LogRows(const RunDescription& run) : tokens(run.first_tokens) {
   HistoryReader reader(run.output_dir);
   std::optional<LoggedEval> eval = reader.next_eval();

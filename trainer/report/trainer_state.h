@@ -1,4 +1,4 @@
-// trainer_state.json, with the keys of Hugging Face's TrainerState and no others, so that its load_from_json reads it.
+// trainer_state.json, with exactly the keys of Hugging Face's TrainerState, so that its load_from_json reads it.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@ namespace concord {
 
 inline constexpr const char* kTrainerStateFile = "trainer_state.json";
 
-// |global_step| may be ahead of the last step logged. Numbers that are not finite are null. The rows of log_history are
-// read from the files in run.output_dir (history.h), one at a time: a long run has too many to keep. Throws as
+// |global_step| may be ahead of the last logged step. Numbers that are not finite are null. The rows of log_history are
+// read from the files in run.output_dir (history.h), one at a time, since a long run has too many to keep. Throws like
 // read_history().
 std::string trainer_state_json(const RunDescription& run, int64_t global_step, const BestResult& best = {});
 

@@ -1,4 +1,4 @@
-// The type that --dtype names.
+// Parses --dtype.
 #pragma once
 
 #include <c10/core/ScalarType.h>
@@ -11,7 +11,7 @@
 
 namespace concord {
 
-// Throws ConfigError, with the names, for another one.
+// Throws ConfigError with the allowed names for any other name.
 inline c10::ScalarType dtype_named(const std::string& name) {
   if (name == "float32") return c10::ScalarType::Float;
   if (name == "bfloat16") return c10::ScalarType::BFloat16;

@@ -1,4 +1,4 @@
-// The entry of libconcordtorch.so.
+// The entry point of libconcordtorch.so.
 #include "trainer/torch_module/build_identity.h"
 #include "trainer/torch_module/generate_rank.h"
 #include "trainer/torch_module/probe_rank.h"

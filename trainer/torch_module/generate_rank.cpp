@@ -20,7 +20,7 @@
 namespace concord {
 namespace {
 
-// What rank 0 alone has: text.
+// The text of rank 0.
 struct Texts {
   std::unique_ptr<Tokenizer> tokenizer;  // null if there is none
   std::vector<Prompt> prompts;
@@ -42,7 +42,7 @@ std::string text_of(const Texts& texts, const std::vector<int64_t>& ids) {
   return list;
 }
 
-// Writes everything to the terminal as it comes: a person watches.
+// Writes text to the terminal as it is generated.
 class Stream {
  public:
   explicit Stream(Tokenizer& tokenizer) : text_(tokenizer), terminal_(open_terminal(false)) {}
@@ -53,7 +53,7 @@ class Stream {
   void write(std::string_view text) {
     while (!text.empty()) {
       const ssize_t written = ::write(terminal_, text.data(), text.size());
-      if (written <= 0) return;  // nobody watches any more
+      if (written <= 0) return;  // the reader has closed it
       text.remove_prefix(static_cast<size_t>(written));
     }
   }

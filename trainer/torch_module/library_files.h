@@ -1,13 +1,13 @@
-// Files that shared libraries open when they are loaded and never close (libtorch's, on ARM, two dozen of sysfs). They
-// are not for the processes that this program starts.
+// Descriptors that shared libraries open when they are loaded and never close (libtorch's, on ARM, two dozen of sysfs).
+// Child processes must not inherit them.
 #pragma once
 
 #include <bitset>
 
 namespace concord {
 
-// Marks close-on-exec every descriptor that is opened while it lives: around a dlopen. What was open before stays
-// unchanged. Threads: while no other one opens files.
+// Marks every descriptor that is opened during its lifetime, around a dlopen, as close-on-exec. Earlier ones are
+// unchanged. Threads: no other thread may open files meanwhile.
 class LibraryFiles {
  public:
   LibraryFiles();

@@ -15,7 +15,7 @@ constexpr std::string_view kBuiltWith = CONCORD_TORCH_VERSION;  // "2.13.0"
 
 std::string_view without_patch(std::string_view version) { return version.substr(0, version.rfind('.')); }
 
-// "2.13" from a wheel's header; empty if it has none, since the libraries alone do not contain it.
+// Returns "2.13" from a wheel's header; empty if it has none, since the libraries alone do not contain it.
 std::string version_in(const std::filesystem::path& folder) {
   std::ifstream header(folder / "include/torch/headeronly/version.h");
   std::string major, minor;

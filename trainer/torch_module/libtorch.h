@@ -1,18 +1,18 @@
-// The libtorch that the program uses: the one of CONCORD_TORCH (the folder torch of an installed wheel) if that is set,
-// else the one that libconcordtorch.so names. In a checkout it names one; in an installation where Concord was built
-// with a CONCORD_TORCH outside of the checkout (toolchains/targets.cmake).
+// Selects the libtorch that the program uses: that of CONCORD_TORCH (the folder torch of an installed wheel) if set,
+// otherwise the one that libconcordtorch.so names. It names one in a checkout, and in an installation if Concord was
+// built with a CONCORD_TORCH outside the checkout (toolchains/targets.cmake).
 #pragma once
 
 #include <string>
 
 namespace concord {
 
-// Loads libtorch from CONCORD_TORCH, globally, so that the module finds it there and not elsewhere; it stays. Returns
-// why it cannot: there is none, or one of another version than this program was built with, whose types may differ.
-// Empty if it was loaded, or CONCORD_TORCH is not set. Threads: as torch_module.
+// Loads libtorch from CONCORD_TORCH, globally, so that the module uses it; never unloads it. Returns an error if there
+// is none, or if its version differs from the one this program was built with, since its types may differ. Empty if it
+// was loaded, or CONCORD_TORCH is not set. Threads: same as torch_module().
 std::string load_named_libtorch();
 
-// What to do if no libtorch is found.
+// Returns advice for the user if no libtorch is found.
 std::string libtorch_advice();
 
 }  // namespace concord

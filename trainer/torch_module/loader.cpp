@@ -26,11 +26,11 @@ namespace {
 
 struct Place {
   std::string path;
-  std::string origin;   // why it is searched
+  std::string origin;   // why this path is tried
   std::string problem;  // why it cannot be used; empty if it can
 };
 
-// Checked in the file: a wrong one must not be loaded, because its libtorch would be loaded with it and stay.
+// Checks the file: a wrong one must not be loaded, because its libtorch would be loaded with it and stay.
 std::string why_not_this_build(const std::string& path) {
   if (MappedFile(path).text().find(build_identity()) != std::string_view::npos) return "";
   return fmt::format("it belongs to a different build of Concord than this program ({})", build_identity());
@@ -56,7 +56,7 @@ std::vector<Place> find_places() {
 }
 
 // RTLD_GLOBAL: libraries that extend libtorch are loaded later (core/torch/library.h) and find its symbols as in a
-// program that links it, whether or not they name it as a dependency. The module itself exports only its entry.
+// program that links it, whether or not they name it as a dependency. The module itself exports only its entry point.
 const TorchModule* open_module(Place* place) {
   void* const library = dlopen(place->path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
@@ -76,9 +76,9 @@ const TorchModule* open_module(Place* place) {
   return module;
 }
 
-// libtorch takes its tables of operators apart when the process exits: a third of a short run's CPU time, for memory
-// that is gone with the process anyway. What was registered after libtorch was loaded (plugins, traces, the job) still
-// runs, because the last registered is the first to run. Not under a sanitizer, which reports at the end.
+// libtorch destroys its operator tables when the process exits: a third of a short run's CPU time, for memory that is
+// freed with the process anyway. Handlers registered after libtorch was loaded (plugins, traces, the job) still run,
+// since they run in reverse order. Not under a sanitizer, which reports at the end.
 void skip_destructors_of_libtorch() {
 #if !CONCORD_UNDER_ASAN && !CONCORD_UNDER_TSAN
   on_exit(

@@ -1,18 +1,18 @@
-// Finds libconcordtorch.so (table.h) where plugins are found: in the folders of CONCORD_PLUGIN_PATH, then next to the
-// program, then in the installation. One of another build is skipped, so that CONCORD_PLUGIN_PATH can name the
-// plugins of another build. Which libtorch it uses: libtorch.h. Threads: the main thread, while there is no other.
+// Finds libconcordtorch.so (table.h) like a plugin: in the folders of CONCORD_PLUGIN_PATH, next to the program, in the
+// installation. Skips those of a different build, so that CONCORD_PLUGIN_PATH can name the plugins of another build.
+// Which libtorch it uses: libtorch.h. Threads: the main thread, while there is no other.
 #pragma once
 
 #include "trainer/torch_module/table.h"
 
 namespace concord {
 
-// Loads the module and with it libtorch, once; it stays, and the process ends without the destructors of what was
-// constructed before this call returned. Throws Error (UNAVAILABLE) with every file tried, why it
-// cannot be used, and what to do about it.
+// Loads the module and with it libtorch, once, and never unloads it. The process then exits without running destructors
+// of objects constructed before this call returned. Throws Error (UNAVAILABLE) with every file tried, why it cannot be
+// used, and what to do.
 const TorchModule& torch_module();
 
-// Throws the same if no file can be used, but loads nothing: for a process that only starts those that will.
+// Like torch_module(), throws if no file can be used, but loads nothing: for a process that only starts others.
 void check_torch_module();
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// When the program loads libtorch, and what it says where it cannot.
+// When the program loads libtorch, and its errors if it cannot.
 #include "trainer/torch_module/loader.h"
 
 #include <gmock/gmock.h>
@@ -33,7 +33,8 @@ std::string content_of(const std::string& path) {
 
 class TorchModuleTest : public ::testing::Test {
  protected:
-  // The libraries that |words| load, as the dynamic linker reports them; not those of processes that it starts.
+  // Returns the libraries that a command loads, as reported by the dynamic linker; without those of its child
+  // processes.
   std::vector<std::string> libraries_of(const std::vector<std::string>& words) {
     const EndedProcess process = run_to_end(
         with_front(words, {kProgram}),
@@ -50,7 +51,7 @@ class TorchModuleTest : public ::testing::Test {
     return libraries;
   }
 
-  // One rank that dumps the weights of a model: the shortest way through libtorch. |path| is CONCORD_PLUGIN_PATH.
+  // Runs one rank that dumps the weights of a model: the shortest path through libtorch. |path| is CONCORD_PLUGIN_PATH.
   EndedProcess probe(const std::string& program, const std::string& path, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words = {
         program, "probe", "--model_config", kModel, "--weights", "--out", folder_ / "dump.safetensors"};
@@ -110,7 +111,7 @@ TEST_F(TorchModuleTest, WithoutTheModuleEveryPlaceIsListedWithItsReason) {
                     HasSubstr(folder_ / "nowhere/libconcordtorch.so (CONCORD_PLUGIN_PATH): no such folder"),
                     HasSubstr(folder_ / "lib/libconcordtorch.so (next to the program): no such folder"),
                     HasSubstr("build the target concord")));
-  // Said once, by the process that would have started the ranks, which has written nothing.
+  // Reported once, by the process that would have started the ranks, which has written nothing.
   const EndedProcess train =
       run_to_end({program, "train", "--output_dir", folder_ / "run"}, {.environment = {"CONCORD_PLUGIN_PATH="}});
   EXPECT_EQ(train.exit_code, 1);

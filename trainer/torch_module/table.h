@@ -1,14 +1,13 @@
-// The part of the program that needs libtorch: what a rank of `concord train`, `probe` or `generate` runs. It is a
-// separate library, libconcordtorch.so, which the program loads when needed (loader.h), because loading libtorch takes
-// longer than everything that the other subcommands do.
+// The part of the program that needs libtorch: the ranks of `concord train`, `probe` and `generate`. It is a separate
+// library, libconcordtorch.so, which the program loads on demand (loader.h), because loading libtorch takes longer than
+// the other subcommands.
 //
-// Program and library are of one build. So C++ types and exceptions cross this boundary: ConfigError and Error are
-// caught by the program's main as if they came from its own code (libstdc++ compares types by name, so it does not
-// matter that both sides have a copy). |build| is how the program checks: it refuses a library with a different
-// build_identity().
+// Program and library must be of the same build, so C++ types and exceptions may cross this boundary: the program's
+// main catches ConfigError and Error like its own (libstdc++ compares types by name, so both sides may have a copy).
+// The program checks |build| and rejects a library with a different build_identity().
 //
-// Both sides also have a copy of the platform and of its registry. A process uses one of them: the program opens no
-// plugin before it calls one of these functions, nor afterwards.
+// Both sides also have a copy of the platform and of its registry. A process uses only one of them: the program opens
+// no plugin before it calls one of these functions, nor afterwards.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@
 
 namespace concord {
 
-// Under a launcher standard output is a pipe: the terminal on which rank 0 draws its progress.
+// The terminal on which rank 0 draws its progress, since standard output is a pipe under a launcher.
 inline constexpr const char* kTerminalVariable = "CONCORD_TERMINAL";
 
 // Threads: the main thread.
@@ -28,12 +27,13 @@ struct TorchModule {
   size_t struct_size;
   const char* build;
 
-  // Trains as one rank of the job of the environment, and prints the result. Returns the exit code: 0, or 128 + signal
-  // if a signal ended the run after saving. Throws as run_training does (trainer/pretrain.h). Waits: for the other
+  // Trains as one rank of the job given by the environment, and prints the result. Returns the exit code: 0, or 128 +
+  // signal if a signal ended the run after saving. Throws like run_training (trainer/pretrain.h). Waits: for the other
   // ranks.
   int (*train)(const CommandLine& line);
 
-  // Loads what a rank needs besides this library: the plugin, and the libraries of its device. For a spare process.
+  // Loads what a rank needs in addition to this library: the plugin, and the libraries of its device. For a spare
+  // process.
   void (*warm_up)();
 
   // Throws ConfigError for errors in the files and in a job of |world| ranks that can be detected before it starts.
@@ -41,13 +41,13 @@ struct TorchModule {
   // Probes as one rank; rank 0 writes the dump and prints. Throws ConfigError and Error. Waits: for the other ranks.
   void (*probe)(const ProbeArguments& arguments);
 
-  // The same for text that a model writes. Rank 0 prints it, on a terminal as it comes.
+  // Like check_probe and probe, for text generation. Rank 0 prints the text, on a terminal as it is generated.
   void (*check_generate)(const GenerateArguments& arguments, int64_t world);
   void (*generate)(const GenerateArguments& arguments);
 };
 
 inline constexpr const char* kTorchModuleFile = "libconcordtorch.so";
-// Its one exported function, a TorchModuleOpen. Owns: the library, which is never unloaded.
+// The name of the exported function, a TorchModuleOpen. Owns: the library, which is never unloaded.
 inline constexpr const char* kTorchModuleEntry = "concord_torch_module_open";
 using TorchModuleOpen = const TorchModule* (*)();
 

@@ -1,10 +1,10 @@
-// Where a rank shows what a person watches.
+// The terminal for the output of a rank.
 #pragma once
 
 namespace concord {
 
-// Standard output; under a launcher that is a pipe, and the terminal behind it is opened instead. Standard error where
-// standard output is for |json|.
+// Opens standard output or, under a launcher, where it is a pipe, the launcher's terminal. Standard error if standard
+// output is used for |json|.
 int open_terminal(bool json);
 
 }  // namespace concord

@@ -41,7 +41,7 @@ std::string number_text(double value) {
 }  // namespace
 
 std::string prometheus_text(const std::map<std::string, double>& values, const std::string& run) {
-  std::map<std::string, double> metrics;  // two names may become the same one
+  std::map<std::string, double> metrics;  // two names may map to the same one
   for (const auto& [name, value] : values) metrics[metric_name(name)] = value;
   std::string text;
   for (const auto& [name, value] : metrics)

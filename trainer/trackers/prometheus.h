@@ -11,12 +11,12 @@
 
 namespace concord {
 
-// Pure: |values| as gauges called concord_NAME with a label |run|. Letters that names must not have become '_'.
+// Returns |values| as gauges called concord_NAME with a label |run|. Invalid characters of names become '_'. Pure.
 std::string prometheus_text(const std::map<std::string, double>& values, const std::string& run);
 
 class PrometheusTracker : public Tracker {
  public:
-  // Throws ConfigError if the port is taken.
+  // Throws ConfigError if the port is in use.
   PrometheusTracker(const std::string& host, int port);
 
   std::string name() const override { return "prometheus"; }
@@ -30,11 +30,11 @@ class PrometheusTracker : public Tracker {
   void publish();
 
   std::string run_;
-  std::map<std::string, double> values_;  // all that was ever logged, the latest of each
+  std::map<std::string, double> values_;  // latest value of every name
   bool is_announced_ = false;
   std::mutex mutex_;  // guards what the server's thread reads
   std::string text_ CONCORD_GUARDED_BY(mutex_);
-  HttpServer server_;  // last: it ends first
+  HttpServer server_;  // last: destroyed first
 };
 
 }  // namespace concord

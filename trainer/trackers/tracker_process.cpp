@@ -35,7 +35,7 @@ std::string json_text(const ordered_json& value) {
   return value.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-// Python's json reads NaN and Infinity, which JSON does not have.
+// Python's json accepts NaN and Infinity, which JSON does not have.
 std::string python_number(double value) {
   if (std::isnan(value)) return "NaN";
   if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
@@ -116,7 +116,7 @@ void TrackerProcess::end_early(const std::string& why) {
   if (!to_) return;
   to_.reset();
   if (is_ready_ && !is_done_)
-    notes_.push_back(fmt::format("its process has ended ({}); training goes on without it", why));
+    notes_.push_back(fmt::format("its process has exited ({}); training continues without it", why));
 }
 
 void TrackerProcess::receive() {
@@ -166,7 +166,7 @@ std::string TrackerProcess::finish() {
   const auto end = std::chrono::steady_clock::now() + kFinishTime;
   while (!is_done_ && to_ && left_until(end) > 0) {
     send_waiting();
-    // What it says may come while it does not take more.
+    // It may send messages while it does not accept more input.
     pollfd wanted[] = {{from_.get(), POLLIN, 0}, {waiting_.empty() ? -1 : to_.get(), POLLOUT, 0}};
     ::poll(wanted, 2, static_cast<int>(left_until(end)));
     receive();
@@ -174,7 +174,7 @@ std::string TrackerProcess::finish() {
   const int64_t lost = lost_ + dropped_;
   std::string text = is_done_ ? place_
                      : to_    ? fmt::format("not finished within {} s", kFinishTime.count())
-                              : "its process ended early";
+                              : "its process exited early";
   if (lost > 0) text += fmt::format("{}{} values could not be reported", text.empty() ? "" : "; ", lost);
   return text.empty() ? "nothing was reported" : text;
 }

@@ -1,8 +1,8 @@
-// Weights & Biases, MLflow and OpenTelemetry, in a Python process of their own that is fed with JSON lines: W&B has
-// only a Python library, and Python's own HTTP client has what the other two need (TLS, proxies).
+// Weights & Biases, MLflow and OpenTelemetry, in a separate Python process that receives JSON lines: W&B has only a
+// Python library, and Python's own HTTP client has what the other two need (TLS, proxies).
 //
-// The training process never waits for it: lines that the other one does not take are kept, up to 16 MiB, later ones
-// are dropped and counted. If it dies, that is said once.
+// The training process never waits for it: lines that it does not accept are buffered, up to 16 MiB; later ones are
+// dropped and counted. Its exit is logged once.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace concord {
 class TrackerProcess : public Tracker {
  public:
   // |service| is wandb, mlflow or otel. Throws ConfigError, with what to do, if a library or a setting is missing.
-  // Waits: for Python to load the library, two minutes at most.
+  // Waits: for Python to load the library, at most two minutes.
   explicit TrackerProcess(std::string service);
 
   std::string name() const override { return service_; }
@@ -37,7 +37,7 @@ class TrackerProcess : public Tracker {
 
   std::string service_;
   PythonProcess process_;
-  UniqueFd to_, from_;  // not blocking; |to_| is closed once the process is gone
+  UniqueFd to_, from_;  // non-blocking; |to_| is closed once the process has exited
   std::string waiting_;
   std::string received_;
   std::vector<std::string> notes_;
@@ -45,7 +45,7 @@ class TrackerProcess : public Tracker {
   bool is_ready_ = false, is_done_ = false;
   std::string refusal_;
   std::string place_;
-  int64_t lost_ = 0;  // values, as the process says
+  int64_t lost_ = 0;  // values, as reported by the process
 };
 
 }  // namespace concord

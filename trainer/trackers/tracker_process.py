@@ -1,5 +1,5 @@
-"""Reports a run to Weights & Biases, MLflow or an OpenTelemetry collector for Concord, so that nothing of it can hold up
-or end the training.
+"""Reports a run to Weights & Biases, MLflow or an OpenTelemetry collector for Concord, without blocking or ending the
+training.
 
 usage: python3 -c SCRIPT wandb|mlflow|otel
 
@@ -286,8 +286,8 @@ def attributes(values):
 
 
 class OpenTelemetry(HttpService):
-    """OTLP over HTTP in its JSON encoding: gauges concord.NAME at the time at which they were logged. The step is a gauge
-    of its own: as an attribute it would make every step a time series."""
+    """OTLP over HTTP in its JSON encoding: gauges concord.NAME with the time at which they were logged. The step is a
+    separate gauge: as an attribute it would make every step a time series."""
 
     def __init__(self):
         def setting(name, default=""):
@@ -315,7 +315,7 @@ class OpenTelemetry(HttpService):
         return self.extra
 
     def retried(self, code):
-        return code in (429, 502, 503, 504)  # as OTLP has it: all others are final
+        return code in (429, 502, 503, 504)  # as specified by OTLP: all others are final
 
     def begin(self, given):
         self.run = given["name"]
@@ -359,7 +359,7 @@ def read_lines(lines):
 
 
 def following(lines, first):
-    """|first| and the log lines that are there already; and what comes after them, if it is there."""
+    """Returns |first| with the log lines that have already arrived, and the next message after them, if any."""
     found = [first]
     while len(found) < LINES_AHEAD:
         try:
@@ -403,7 +403,7 @@ def main(kind):
             if "finish" in line:
                 return say(out, done={"place": f"not finished: {error}", "lost": service.lost})
             if not has_failed:
-                note(f"{type(error).__name__}: {error}; training goes on without it")
+                note(f"{type(error).__name__}: {error}; training continues without it")
             has_failed = True
 
 

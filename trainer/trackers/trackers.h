@@ -1,4 +1,4 @@
-// The services that report_to names.
+// Creates the services that report_to names.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace concord {
 
-// Whether report_to names |service|, or all of them if it is local (a file in output_dir).
+// Returns whether report_to names |service|, or "all" if |service| is local (a file in output_dir).
 bool reports_to(const ReportArguments& report, const std::string& service);
 
-// Those that are not files in output_dir. For the rank that reports, before it joins the job: throws ConfigError if one
-// of them cannot be used here.
+// Returns the trackers that are not files in output_dir. Call on the rank that reports, before it joins the job: throws
+// ConfigError if one of them cannot be used here.
 std::vector<std::unique_ptr<Tracker>> make_trackers(const ReportArguments& report);
 
 }  // namespace concord

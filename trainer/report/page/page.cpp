@@ -21,7 +21,7 @@ std::string rows_of(const NamedTexts& texts) {
   return rows.empty() ? "<tr><td>nothing</td><td></td></tr>" : rows;
 }
 
-// The latest first; a page is for looking at, and samples.jsonl has all of them.
+// Returns the latest samples first, at most kMaxSamples; samples.jsonl has all of them.
 std::string samples_of(const RunHistory& history) {
   constexpr size_t kMaxSamples = 200;
   if (history.samples.empty()) return "";
@@ -44,10 +44,10 @@ std::string tiles_of(const RunDescription& run, const RunHistory& history) {
   return tiles;
 }
 
-// NaN counts as the highest.
+// NaN counts as the highest loss.
 bool is_higher(double loss, double than) { return !std::isnan(than) && (std::isnan(loss) || loss > than); }
 
-// From each interval the last step and the one with the highest loss, in order.
+// Returns the last step of each interval and the one with the highest loss, in order.
 std::vector<const LoggedStep*> drawn_steps(const std::vector<LoggedStep>& steps) {
   std::vector<const LoggedStep*> drawn;
   const size_t stretch = steps.size() <= kMaxPoints ? 1 : (2 * steps.size() + kMaxPoints - 1) / kMaxPoints;
@@ -106,7 +106,7 @@ double extra_of(const LoggedStep& step, const std::string& name) {
   return NAN;
 }
 
-// Curves of models with experts; nothing for others.
+// Returns the curves of MoE models; empty for others.
 std::string expert_columns(const std::vector<const LoggedStep*>& steps) {
   std::string columns;
   for (const char* name : {"load_imbalance", "token_drop_rate"}) {
@@ -118,7 +118,7 @@ std::string expert_columns(const std::vector<const LoggedStep*>& steps) {
   return columns;
 }
 
-// The experts of each layer in the last log line that has any.
+// Returns the experts of each layer in the last log line that has any.
 std::string experts_of(const RunHistory& history) {
   constexpr std::string_view kFullest = "expert_load_max_layer_";
   for (size_t i = history.steps.size(); i-- > 0;) {

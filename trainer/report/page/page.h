@@ -1,4 +1,4 @@
-// report.html: one self-contained file, which a browser shows without a network. Pure.
+// report.html: one self-contained file that a browser shows without a network. Pure.
 #pragma once
 
 #include <string>
@@ -8,15 +8,15 @@
 
 namespace concord {
 
-// Curves keep at most this many points; of those dropped, the highest loss of each interval is kept, so spikes are
+// Maximum number of points per curve. Each interval keeps its last point and its highest loss, so that spikes are
 // visible.
 inline constexpr size_t kMaxPoints = 4000;
 
-// |refresh_seconds| > 0: the page is served, and asks for itself so often to show what is new.
+// |refresh_seconds| > 0: the page is served, and reloads itself at this interval.
 std::string report_page(const RunDescription& run, const RunHistory& history, const FinishReport& end,
                         int refresh_seconds = 0);
 
-// For text between tags and in attributes.
+// Escapes text for elements and attributes.
 std::string html_escaped(std::string_view text);
 
 }  // namespace concord

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Opens the page of a run in a real browser and looks at what its script made of it.
+"""Opens the page of a run in a real browser and checks what its script has drawn.
 
     page_check.py CONCORD FOLDER
 
-Ends with 0 where the curves are drawn and nothing went wrong, 1 where not, 77 (skipped) where there is no Chromium.
+Exits with 0 if the curves are drawn without errors, 1 if not, 77 (skipped) without Chromium.
 """
 import json
 import math
@@ -188,7 +188,7 @@ def findings_of_live(concord, browser, folder, profile):
         if status_of(address, Host=name) != code:
             yield f"live: a request for {name} is not answered with {code}"
     if status_of(address + "etc/passwd") != 404:
-        yield "live: another path than / is served"
+        yield "live: a path other than / is served"
     page = Browser(browser, profile, address)
     page.wait_until("document.readyState === 'complete' && document.documentElement.dataset.live === '2'")
     if "no step logged yet" not in page.value("document.getElementById('reason').textContent"):
