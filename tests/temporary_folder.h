@@ -1,4 +1,4 @@
-// A folder for the files of a test or a benchmark, which goes away with it.
+// A folder for the files of a test or a benchmark, removed with the object.
 #pragma once
 
 #include <unistd.h>

@@ -1,13 +1,13 @@
-// Megatron's functional entry with everything of one's own: data, network, loss, metrics, arguments, hooks.
+// Megatron's functional entry point with custom data, network, loss, metrics, arguments and hooks.
 //
 //   pretrain --model_config config.json --output_dir out --max_steps 20       one process; concord launch for a job
 //   pretrain --help                                                           its arguments: those of `concord train`
 //                                                                             and --focal_gamma
 //
-// The data counts upwards from a start that differs from sample to sample. The network has no attention: a layer looks
-// at a token and the one before it. Its sizes come from config.json (vocab_size, hidden_size, intermediate_size,
-// num_hidden_layers). The loss is the focal loss (Lin et al. 2017), in which tokens that the model knows already count
-// less.
+// The data counts upwards from a start that differs from sample to sample. The network has no attention: a layer sees
+// a token and the previous one. Its sizes come from config.json (vocab_size, hidden_size, intermediate_size,
+// num_hidden_layers). The loss is the focal loss (Lin et al. 2017), in which tokens that the model predicts well
+// count less.
 #include <ATen/ATen.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ class Counting : public SampleSource {
 
 constexpr int64_t kLength = 32;
 
-// Every row has kLength tokens, also those that fill up a batch.
+// Every row has kLength tokens, including those that pad a batch.
 TokenBatch collate(const std::vector<Sample>& samples, int64_t rows) {
   const auto tokens = static_cast<size_t>(rows * kLength);
   TokenBatch batch{.rows = rows,
@@ -79,8 +79,8 @@ Datasets datasets_provider(const TrainingArguments&) {
 
 // ------------------------------------------------------------------------------------------------------------ model
 
-// x + out(gelu(in([x, the token before]))) in every layer. Replicated over data parallelism, cut into stages by
-// pipelines; other cuts are refused.
+// x + out(gelu(in([x, the previous token]))) in every layer. Replicated over data parallelism, split into stages by
+// pipelines; rejects other splits.
 class Neighbours : public ModelChunk {
  public:
   Neighbours(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers, ParallelContext& job)
@@ -115,7 +115,7 @@ class Neighbours : public ModelChunk {
     return (-logp_sb * counts_sb).t().contiguous();
   }
 
-  // Names, shapes and how each begins; every rank of a stage has all of them.
+  // Returns names, shapes and initialisation; every rank of a stage holds all of them.
   static std::vector<ParameterPlan> plan(const ModelConfig& config, const StageLayers& layers) {
     std::vector<ParameterPlan> plans;
     const auto add = [&](const std::string& name, int64_t rows, int64_t columns, double scale) {
@@ -149,14 +149,14 @@ void extra_args_provider(ExtraArguments& extra) {
   extra.add("focal_gamma", &focal_gamma, "exponent of the focal loss; 0: cross-entropy");
 }
 
-// (1 - p)^gamma * -log p of each token, with -log p the loss that the model gives.
+// Returns (1 - p)^gamma * -log p for each token, where -log p is the model's loss.
 at::Tensor forward_step(ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch) {
   const at::Tensor output = chunk.forward(hidden, batch);
   if (!chunk.is_last()) return output;
   return output.mul(output.neg().exp().neg().add(1).clamp_min(1e-6).pow(focal_gamma));
 }
 
-// The shares of tokens and of whole samples that the model ranks first, in every evaluation.
+// Returns the fractions of tokens and of whole samples that the model predicts correctly, in every evaluation.
 NamedValues compute_metrics(const std::vector<PredictedSample>& samples) {
   double right = 0, tokens = 0, whole = 0;
   for (const PredictedSample& sample : samples) {
@@ -167,8 +167,8 @@ NamedValues compute_metrics(const std::vector<PredictedSample>& samples) {
   return {{"right_tokens", right / tokens}, {"right_samples", whole / static_cast<double>(samples.size())}};
 }
 
-// Of what forward_step returned for the last batch: the mean loss of the first token of a sample, which has none before
-// it, and of the others. Rows that fill up the batch have no loss.
+// Returns the mean loss of the first token of a sample, which has no predecessor, and of the others, from the output of
+// forward_step for the last batch. Rows that pad the batch have no loss.
 NamedValues process_non_loss_data(const std::vector<at::Tensor>& losses, int64_t) {
   const at::Tensor all = at::cat(losses), rows = all.index({all.sum(1).ne(0)});
   return {{"first_token_loss", rows.select(1, 0).mean().item<double>()},
@@ -177,7 +177,7 @@ NamedValues process_non_loss_data(const std::vector<at::Tensor>& losses, int64_t
 
 // -------------------------------------------------------------------------------------------------------------- job
 
-// Of one rank, which speaks for all.
+// Hooks of rank 0, which prints for all ranks.
 InprocessHooks hooks(int64_t rank) {
   if (rank != 0) return {};
   return {.initialized = [](ParallelContext& job) { std::printf("pretrain: %d ranks have met\n", int(job.world())); },

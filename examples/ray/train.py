@@ -21,7 +21,8 @@ import subprocess
 import sys
 import threading
 
-# Ray would show every actor its own device only, as number 0; a rank takes the device of its LOCAL_RANK (see visible_devices).
+# Ray would show every actor only its own device, as number 0; a rank uses the device of its LOCAL_RANK (see
+# visible_devices).
 os.environ["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] = "1"
 os.environ["RAY_EXPERIMENTAL_NOSET_ASCEND_RT_VISIBLE_DEVICES"] = "1"
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -35,7 +36,7 @@ PR_SET_PDEATHSIG = 1
 
 @ray.remote(max_concurrency=2)  # stop is called while wait waits
 class Rank:
-    """One rank. Its process ends with the actor."""
+    """One rank. Its process is killed with the actor."""
 
     def __init__(self):
         self.process = None
@@ -51,7 +52,7 @@ class Rank:
         self.held.bind(("", 0))
         return self.held.getsockname()[1]
 
-    # PR_SET_PDEATHSIG kills the process when the thread that has started it ends: one that waits for it.
+    # PR_SET_PDEATHSIG kills the process when the thread that started it ends, so a thread waits for it.
     def start(self, command, folder, environment):
         started = threading.Event()
 
@@ -115,7 +116,7 @@ class Attempt:
         """The exit code: 0, that of the first rank that failed, or 128 + |stopped|'s signal."""
         try:
             places = ray.get([actor.place.remote() for actor in self.actors])
-            first = self.actors[0]  # its machine is the first one, so rank 0 is there
+            first = self.actors[0]  # on the first machine, like rank 0
             variables = environments(places, ray.get(first.free_port.remote()))
             ray.get([actor.start.remote(command, os.getcwd(), each) for actor, each in zip(self.actors, variables)])
             return self.wait(stopped)

@@ -118,7 +118,7 @@ SPOILED(size_absurd, all.stream.header.struct_size = 1u << 30)
 SPOILED(size_without_required_slots, all.stream.header.struct_size = 24)
 SPOILED(size_beyond_its_version, all.stream.header.struct_size += 8)
 SPOILED(slot_null, all.comm.all_gather = nullptr)
-// The struct is really smaller than it says: behind it lies something that is no function.
+// The struct is smaller than its size field: the data after it is not a function.
 SPOILED(size_that_covers_foreign_data, {
   static int number = 42;
   const int* no_function = &number;

@@ -1,4 +1,4 @@
-// Files and plugins that cannot be used: each is a sentence that says why, none a crash.
+// Files and plugins that cannot be used: each gives a message with the reason, none a crash.
 #include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Which plugin a process gets, and what it says where it gets none.
+// Which plugin a process uses, and the error if there is none.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,8 +16,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// Settings that end with the test. The real plugins beside the test program have no part in these tests' verdicts:
-// priorities of the samples are above those of all of them.
+// Settings for the duration of a test. The real plugins next to the test program do not affect these tests: the samples
+// have higher priorities.
 class Choice : public testing::Test {
  protected:
   ~Choice() override {

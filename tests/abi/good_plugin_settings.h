@@ -1,4 +1,4 @@
-// What one sample differs in from another. C and C++.
+// The settings in which samples differ. C and C++.
 #pragma once
 
 #include <stdint.h>

@@ -21,7 +21,8 @@ class Layers : public testing::Test {
     for (const char* name : {"layers", "fault", "trace"}) loader::override_config(name, std::nullopt);
   }
   static void set(const std::string& name, const std::string& value) { loader::override_config(name, value); }
-  // The sample's own tables, wrapped as the settings say. (A plugin is opened once a process, so not through its file.)
+  // Returns the sample's own tables, wrapped according to the settings. (A plugin is opened once per process, so not
+  // through its file.)
   static loader::Tables wrapped() { return layers::wrap(loader::open_plugin(plugin_path("sample")).unwrapped); }
   static std::string refusal() {
     return test::error_of([] { layers::check_settings(); });

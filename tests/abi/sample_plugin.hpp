@@ -1,6 +1,5 @@
-// A small complete plugin for tests of the host: host memory, work done inline, communicators of one rank. It
-// believes its arguments, so that what catches a wrong one is the host. What differs between samples is given to the
-// constructor.
+// A small complete plugin for tests of the host: host memory, inline execution, communicators of one rank. It does not
+// check its arguments, so that the host must catch invalid ones. The constructor takes the differences between samples.
 #pragma once
 
 #include <chrono>

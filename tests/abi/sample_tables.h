@@ -1,4 +1,4 @@
-// The sample plugin inside the test program: its tables as the loader would hand them out, without a file.
+// The sample plugin inside the test program: its tables as returned by the loader, without a file.
 #pragma once
 
 #include "platform/loader/host.h"
@@ -12,7 +12,7 @@ inline loader::Tables tables_of(const Plugin& plugin) {
   return loader::negotiate(plugin.root()).tables;
 }
 
-// The status of a call through |table|, and the sentence it left.
+// The status of a call through |table|, and its error message.
 struct Answer {
   concord_status status;
   std::string detail;

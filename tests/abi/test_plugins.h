@@ -1,4 +1,4 @@
-// Where the plugins of these tests are, and folders to put copies of them in.
+// Paths of the plugins of these tests, and folders for copies of them.
 #pragma once
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ inline std::string plugin_path(const std::string& name) {
   return std::string(TEST_PLUGINS) + "/libconcord_" + name + ".so";
 }
 
-// A folder that is gone at the end of the test.
+// A folder that is removed at the end of the test.
 class ScratchFolder {
  public:
   ScratchFolder() {
@@ -32,7 +32,7 @@ class ScratchFolder {
 
   std::string file(const std::string& name) const { return (path_ / name).string(); }
   std::string path() const { return path_.string(); }
-  // Puts the plugin there under its own name.
+  // Links the plugin into the folder under its own name.
   void link_plugin(const std::string& name) const {
     std::filesystem::create_symlink(plugin_path(name), path_ / ("libconcord_" + name + ".so"));
   }
@@ -50,7 +50,7 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// The text of the Error that |body| throws; empty where it throws none.
+// Returns the text of the Error that |body| throws; empty if it throws none.
 template <class Body>
 std::string error_of(Body&& body) {
   try {

@@ -1,4 +1,4 @@
-// What a fuzz target says when something that has to hold does not.
+// Assertions of fuzz targets.
 #pragma once
 
 #include <cstdio>
@@ -7,14 +7,14 @@
 
 namespace concord::fuzz {
 
-// Not an assert: it holds in a release build too.
+// Unlike assert, also active in release builds.
 inline void check(bool holds, const std::string& what) {
   if (holds) return;
   std::fprintf(stderr, "fuzz: does not hold: %s\n", what.c_str());
   std::abort();
 }
 
-// An error is a sentence for a person, whatever the file had in it.
+// Checks that an error is a readable message, whatever the file contained.
 inline void check_error(const std::string& text, const std::string& file) {
   check(text.size() < 4000, "errors are short");
   check(text.find(file) != std::string::npos, "an error names the file: " + text);

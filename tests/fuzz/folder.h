@@ -1,4 +1,4 @@
-// A folder for the files of a fuzz target, in memory where that is possible; goes away with the process.
+// A folder for the files of a fuzz target, in memory if possible; removed when the process exits.
 #pragma once
 
 #include <unistd.h>

@@ -97,7 +97,7 @@ void Mutator::change(std::string& text) {
   }
 }
 
-// Another number in place of one that is there.
+// Replaces a number in the text by a different one.
 void Mutator::change_number(std::string& text) {
   if (text.empty()) return;
   size_t begin = below(text.size());

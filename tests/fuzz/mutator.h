@@ -1,4 +1,4 @@
-// Inputs for fuzzers: what a corpus has, changed at random, the same for the same seed and number on every machine.
+// Inputs for fuzzers: random changes of a corpus, the same for the same seed and number on every machine.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@ namespace concord::fuzz {
 
 class Mutator {
  public:
-  // |corpus| has to outlive it and not be empty.
+  // |corpus| must not be empty and must outlive this object.
   Mutator(const std::vector<std::string>& corpus, uint64_t seed) : corpus_(corpus), seed_(seed) {}
 
-  // Input |number|: an entry of the corpus with a few changes. Does not depend on what was asked for before.
+  // Returns input |number|: an entry of the corpus with a few changes. Does not depend on earlier calls.
   std::string input(uint64_t number);
 
  private:
@@ -26,7 +26,7 @@ class Mutator {
 
   const std::vector<std::string>& corpus_;
   uint64_t seed_;
-  std::mt19937_64 random_;  // whose numbers the standard fixes; distributions it does not
+  std::mt19937_64 random_;  // its numbers are fixed by the standard; those of distributions are not
 };
 
 }  // namespace concord::fuzz

@@ -1,4 +1,5 @@
-// Any bytes as a safetensors file: refused with a ConfigError, or a header whose offsets can be used without a check.
+// Any bytes as a safetensors file: either rejected with a ConfigError, or a header whose offsets can be used without a
+// check.
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -31,7 +32,7 @@ void check_header(const Header& header, uint64_t data_bytes) {
   check(end == data_bytes, "all data belongs to a tensor");
 }
 
-// Nothing where |bytes| are refused. |length|: of the header; none: as the first bytes say.
+// Returns nullopt if |bytes| are rejected. |length| is that of the header; nullopt: read it from the first bytes.
 std::optional<Header> parse(std::string_view bytes, std::optional<uint64_t>& length) {
   try {
     if (!length) length = safetensors::header_length(bytes.substr(0, safetensors::kLengthBytes), bytes.size(), kFile);

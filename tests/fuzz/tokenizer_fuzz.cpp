@@ -1,4 +1,4 @@
-// Any bytes as what a tokenizer process says: refused with a sentence, or ids of its vocabulary.
+// Any bytes as the output of a tokenizer process: either rejected with a message, or ids of its vocabulary.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace concord;
   constexpr const char* kName = "the fuzzer";
-  constexpr size_t kRoom = 1 << 16;  // a socket takes as much without a reader
+  constexpr size_t kRoom = 1 << 16;  // a socket buffers this much without a reader
   int asked[2], said[2];
   fuzz::check(::socketpair(AF_UNIX, SOCK_STREAM, 0, asked) == 0 && ::socketpair(AF_UNIX, SOCK_STREAM, 0, said) == 0,
               "there are sockets");

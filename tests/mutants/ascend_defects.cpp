@@ -1,6 +1,6 @@
-// Stands between the ascend plugin and the simulated CANN and makes of the plugin one that ignores a rule of Ascend's:
-// the defect called by CONCORD_MUTANT changes how one function is called; everything else goes straight through. The
-// plugin takes this library for CANN (CONCORD_ASCEND_ACL, _HCCL, _OPAPI); what is not defined here is found in the
+// Interposes between the ascend plugin and the simulated CANN, so that the plugin appears to ignore a rule of Ascend:
+// the defect named by CONCORD_MUTANT changes how one function is called; everything else is passed through. The plugin
+// loads this library as CANN (CONCORD_ASCEND_ACL, _HCCL, _OPAPI); symbols that are not defined here come from the
 // simulator's libraries, which it needs.
 #include <dlfcn.h>
 
@@ -21,7 +21,7 @@ bool is(const char* defect) {
   return chosen == defect;
 }
 
-// The simulator's own |name|.
+// Returns the simulator's own |name|.
 void* find(const char* library, const char* name) {
   void* handle = dlopen(library, RTLD_LAZY);
   void* address = handle != nullptr ? dlsym(handle, name) : nullptr;

@@ -1,4 +1,4 @@
-// What defects of collectives share.
+// Shared helpers for defects of collectives.
 #pragma once
 
 #include "tests/mutants/mutant.h"

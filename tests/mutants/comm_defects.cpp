@@ -27,7 +27,7 @@ Bytes bytes_of(const std::vector<Element>& elements) {
   return bytes;
 }
 
-// Computes what the real plugin would, from everybody's inputs, by |combine|(all, count, world, i).
+// Computes what the real plugin would, from the inputs of all ranks, by |combine|(all, count, world, i).
 template <class Element, class Combine>
 concord_status compute(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
                        concord_stream stream, Combine combine) {

@@ -33,7 +33,7 @@ concord_status refuse(const std::string& sentence) {
 
 void lose_sentence(void*, const char*) {}
 
-// Gives each failure the sentence of the one before, which may be another thread's.
+// Gives each failure the message of the previous one, possibly of another thread.
 void share_sentence(void* self, const char* sentence) {
   static std::mutex mutex;
   static std::string before = "the sentence of an earlier failure";

@@ -1,6 +1,6 @@
 // A mutant is a real plugin with exactly one defect. libconcord_mutant.so opens the plugin that the setting mutant.base
-// (CONCORD_MUTANT_BASE) names, hands out copies of its tables, and replaces the functions that the defect called by the
-// setting mutant (CONCORD_MUTANT) is about. Everything else goes straight to the real plugin.
+// (CONCORD_MUTANT_BASE) names, returns copies of its tables, and replaces the functions that the defect named by the
+// setting mutant (CONCORD_MUTANT) affects. Everything else goes directly to the real plugin.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct Tables {
 // The real plugin's tables.
 const Tables& base();
 
-// Puts a defect into |tables|, which are copies of base(). A replaced function gets the real table's self.
+// Puts a defect into |tables|, which are copies of base(). A replaced function receives the real table's self.
 using Defect = void (*)(Tables& tables);
 
 struct NamedDefect {
@@ -38,9 +38,9 @@ std::vector<NamedDefect> stream_defects();  // also event
 std::vector<NamedDefect> comm_defects();    // values
 std::vector<NamedDefect> comm_order_defects();
 std::vector<NamedDefect> comm_fault_defects();
-std::vector<NamedDefect> lenient_defects();  // of any table: flags and reserved fields of a later version
+std::vector<NamedDefect> lenient_defects();  // in any table: accepts flags and reserved fields of a later version
 
-// TablesMove, a defect of the plugin as a whole: find_table gives another pointer each time.
+// TablesMove, a defect of the plugin as a whole: find_table returns a different pointer each time.
 bool moves_tables();
 
 // ---- helpers of defects: simple and slow, by way of the real plugin; every one waits for the stream
@@ -51,13 +51,12 @@ int64_t element_size(concord_dtype dtype);
 int32_t rank_of(concord_comm comm);
 int32_t size_of(concord_comm comm);
 void wait_for(concord_stream stream);
-// A stream that no work of the caller's is on: the null stream, or one of the mutant's own where the plugin refuses
-// null.
+// Returns a stream without work of the caller: the null stream, or the mutant's own stream if the plugin rejects null.
 concord_stream aside();
 void lose_memory();  // 64 bytes
 Bytes read_device(const void* from, int64_t bytes);
 void write_device(void* to, const Bytes& bytes);
-// What every rank gives as |send|, one after the other. All ranks have to call it.
+// Returns the concatenated |send| of all ranks. All ranks must call it.
 Bytes gather(concord_comm comm, const void* send, int64_t count, concord_dtype dtype, concord_stream stream);
 
 }  // namespace concord::mutants

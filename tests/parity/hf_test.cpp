@@ -1,5 +1,5 @@
-// Models of transformers beside ours: logits, loss and every gradient, under one process and under layouts, within the
-// bounds of golden/README.md. What these can see is shown by mistakes made on purpose.
+// Models compared with transformers: logits, loss and every gradient, in one process and with layouts, within the
+// bounds of golden/README.md. Deliberate mistakes show what these tests can detect.
 #include <ATen/ops/arange.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -70,7 +70,7 @@ TEST(HfParity, TensorParallelism) {
   expect_golden("qwen2-tied", {layout("tp 4", 4, 1), layout("tp 4, sequence parallel", 4, 1, true)});
 }
 
-// All but qwen2-tied have two of them. What is saved is what was read, byte by byte.
+// All models except qwen2-tied have two key heads. Saved files are byte for byte those that were read.
 TEST(HfParity, FewerKeyHeadsThanTensorParallelRanks) {
   for (const std::string& model : models()) {
     expect_golden(model, {layout("tp 4", 4, 1), layout("tp 4, sequence parallel", 4, 1, true)});
@@ -130,7 +130,7 @@ TEST(HfParity, ExpertParallelism) {
   for (const std::string& model : models_with_experts()) expect_golden(model, expert_layouts());
 }
 
-// The shared expert while tokens are under way: not a bit differs.
+// Overlaps the shared expert with the all-to-alls: results are bitwise identical.
 TEST(HfParity, OverlapOfTheSharedExpertWithTheExchangeOfTokens) {
   const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
   const TensorMap expected = read_tensors((model / "expected.safetensors").string());
@@ -268,7 +268,7 @@ constexpr const char* kGroupedExperts = R"({"model_type": "deepseek_v3", "vocab_
   "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "moe_intermediate_size": 16,
   "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "initializer_range": 0.2})";
 
-// Two rows for ranks that have their own, and a step of the biases that they make of it together.
+// Runs two rows per rank, and a joint update of the biases.
 void forward_and_update(VirtualModels& models, ParallelContext& context, double rate) {
   const ProcessGroup& dp = context.group(GroupKind::dp);
   const at::Tensor ids = at::arange(64, at::kLong).mul(37).remainder(96).view({2, 32}).chunk(dp.size())[dp.rank()];
@@ -279,7 +279,7 @@ void forward_and_update(VirtualModels& models, ParallelContext& context, double 
   for (ModelStage& stage : pipeline.stages()) stage.update_expert_bias(rate);
 }
 
-// In fp64, with biases of every layout that are those of one process to the bit.
+// In fp64, with biases that are bitwise identical to those of one process for every layout.
 TEST(HfParity, LatentsAndExpertsWithABiasAreTheSameUnderEveryLayout) {
   const TemporaryFolder folder;
   std::string first;
@@ -340,7 +340,7 @@ constexpr const char* kWindowed[] = {
   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 5, "num_local_experts": 4,
   "num_experts_per_tok": 2, "swiglu_limit": 0.4, "initializer_range": 0.2})"};
 
-// A fresh model whose norms and biases are not all alike, saved by one process.
+// Saves a new model with varied norms and biases from one process.
 void save_uneven(const char* config, const std::string& folder) {
   const Layout one = layout("one process", 1, 1);
   expect_job(1, one.sizes, [&](ParallelContext& context) {

@@ -68,7 +68,7 @@ Network copy_to(const Network& network, c10::Device device) {
   return {network.first.to(device, /*non_blocking=*/false, /*copy=*/true), network.second.to(device, false, true)};
 }
 
-// Forward and backward. The weights stay as they are.
+// Runs forward and backward. The weights are unchanged.
 Result train(const Network& network, const Batch& batch) {
   const at::Tensor first = network.first.detach().requires_grad_();
   const at::Tensor second = network.second.detach().requires_grad_();
@@ -139,9 +139,9 @@ class SideSum {
   Event produced_, summed_;
 };
 
-// |a - b| against the size of b. fp32 dot products of at most 64 terms, two of them behind each other, a softmax and
-// two ranks: about 3 * 64 * 2^-24 = 1.2e-5 of the sum of the absolute values; 1e-4 of the largest element leaves room
-// for cancellation, while a forgotten sum, a wrong order or a missing wait is off by the size of the values.
+// Compares |a - b| with the size of b. fp32 dot products of at most 64 terms, two in sequence, a softmax and two ranks:
+// about 3 * 64 * 2^-24 = 1.2e-5 of the sum of the absolute values; 1e-4 of the largest element leaves room for
+// cancellation, while a missing reduction, a wrong order or a missing wait causes an error of the size of the values.
 void expect_near(const at::Tensor& got, const at::Tensor& wanted, const char* what) {
   const double scale = wanted.abs().max().item<double>();
   EXPECT_LE((got - wanted).abs().max().item<double>(), 1e-4 * scale) << what << ", largest " << scale;

@@ -1,4 +1,4 @@
-// Packed sequences beside transformers, which ran each of them alone.
+// Packed sequences compared with transformers, which ran each of them alone.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
@@ -15,7 +15,7 @@ std::vector<int64_t> boundaries(const TensorMap& expected) {
   return {given.const_data_ptr<int64_t>(), given.const_data_ptr<int64_t>() + given.numel()};
 }
 
-// The sequences one after the other, each filled up to a multiple of |multiple| with tokens that have no label.
+// The concatenated sequences, each padded to a multiple of |multiple| with tokens without labels.
 struct Packed {
   MicroBatch batch;
   at::Tensor kept;  // where the real tokens are

@@ -1,6 +1,6 @@
-// Models of transformers through pipelines of every kind, in real processes: loss and every gradient beside
-// tests/golden/hf and packing, within the bounds that are set for another implementation in fp32. The gradients take
-// the whole way: executor, data parallelism's buffers, the last reductions.
+// Models through pipelines of every kind, in real processes: loss and every gradient compared with transformers
+// (tests/golden/hf and packing), within the bounds for another implementation in fp32. The gradients take the whole
+// path: executor, data-parallel buffers, final reductions.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
@@ -21,7 +21,7 @@ namespace concord::tests {
 namespace {
 
 const std::string kGolden = CONCORD_GOLDEN;
-constexpr double kLoss = 5e-6, kGradient = 2e-5;  // absolute; norm of the difference over that of the reference
+constexpr double kLoss = 5e-6, kGradient = 2e-5;  // absolute; norm of the difference relative to that of the reference
 
 template <class T>
 at::Tensor tensor_of(const safetensors::Reader& file, const std::string& name, c10::ScalarType type) {
@@ -79,8 +79,8 @@ Golden packed(size_t count) {
   return golden;
 }
 
-// Sums over all ranks of |(ours - reference)|^2 and |reference|^2, for each tensor of the files. Ranks that have the
-// same elements add to both alike.
+// Sums |(ours - reference)|^2 and |reference|^2 over all ranks, for each tensor of the files. Replicas add the same
+// amount to both.
 void expect_gradients(const Golden& golden, VirtualModels& models, ParallelContext& job) {
   std::map<std::string, std::array<double, 2>> sums;
   for (const auto& [name, reference] : golden.grads) sums[name] = {};

@@ -1,4 +1,4 @@
-// The program itself: `concord probe` under layouts beside transformers' numbers and beside itself.
+// The program itself: `concord probe` with layouts, compared with transformers' numbers and with itself.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/equal.h>
 #include <gmock/gmock.h>

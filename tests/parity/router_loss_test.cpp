@@ -98,8 +98,8 @@ double loss_by_definition(const at::Tensor& logits, int64_t rows, const MoeArgs&
   return loss;
 }
 
-// The batch has two rows, so that with a row per data-parallel rank the loss per sequence is the same. So is that which
-// counts over these ranks; of one micro-batch it is aux_loss.
+// The batch has two rows, so that with one row per data-parallel rank the loss per sequence is the same. So is the loss
+// that counts over these ranks; for one micro-batch it equals aux_loss.
 TEST(RouterLoss, IsMegatronsAndHasTheSameGradientsUnderEveryLayout) {
   const TensorMap expected = expected_of("qwen3-moe-tiny");
   for (const std::string type : {"aux_loss", "seq_aux_loss", "global_aux_loss"}) {

@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
                              "tensor_model_parallel_size: 2\noverlap_grad_reduce: true\ndelay_grad_reduce: false\n"}),
     [](const auto& layout) { return layout.param.name; });
 
-// Experts that each of two data-parallel ranks has half of, beside what transformers made of them
+// Experts of which each of two data-parallel ranks holds half, compared with transformers
 // (tests/golden/train/make_experts.py).
 class TrainsExpertsLikeTransformers : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {};
 
@@ -149,8 +149,8 @@ TEST_P(TrainsExpertsLikeTransformers, UnderDataAndExpertParallelism) {
   expect_weights(folder.path() + "/out/model/model.safetensors", golden["final_weights"]);
 }
 
-// All micro-batches have as many tokens, so that these are the same mean. Gradients are divided by the tokens, before
-// the sum over ranks, or, those of experts by one rank of two, in it.
+// All micro-batches have the same number of tokens, so both means are equal. Gradients are divided by the tokens before
+// the sum over ranks, or in it, or, for experts, by one rank of two.
 constexpr const char *kByTokens = "calculate_per_token_loss: true\n", *kByBatches = "calculate_per_token_loss: false\n",
                      *kInSum = "calculate_per_token_loss: false\nddp_average_in_collective: true\n";
 
@@ -244,7 +244,7 @@ void write_pairs(const std::string& path, int pairs) {
 
 class TrainsPacked : public TwoRuns, public ::testing::WithParamInterface<Layout> {};
 
-// Two samples a row, or each in a row of its own: the mean over their tokens is the same.
+// Two samples per row, or one: the mean over their tokens is the same.
 TEST_P(TrainsPacked, LikeARowPerSample) {
   write_pairs(path("data.jsonl"), 8);
   const std::string layout = std::string("seq_length: 32\n") + GetParam().arguments;

@@ -72,7 +72,7 @@ double mean_loss(double sum, int64_t tokens, ParallelContext& job) {
   return all.item<double>() / static_cast<double>(tokens);
 }
 
-// Of the whole tensors: every element is added by one rank.
+// Returns the checksums of whole tensors: every element is added by one rank.
 std::map<std::string, Checksum> checksums(const std::vector<Parameter*>& parameters, ParallelContext& job,
                                           const std::map<std::string, int64_t>& names) {
   std::map<std::string, Checksum> sums;
@@ -130,7 +130,7 @@ ModelArgs model_args(const TrainOptions& options) {
           .placement = options.schedule == "zb-v" ? Placement::v : Placement::loop};
 }
 
-// Each model chunk for itself, as the executor has them.
+// Returns each model chunk separately, as in the executor.
 std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& models) {
   std::vector<DistributedDataParallel::Chunk> chunks(models.size());
   for (size_t i = 0; i < models.size(); ++i) {

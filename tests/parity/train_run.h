@@ -1,4 +1,4 @@
-// Training runs of tests/golden/train on this rank: 20 steps of hf/qwen2-tiny under any layout, for tests that compare
+// Training runs of tests/golden/train on this rank: 20 steps of hf/qwen2-tiny with any layout, for tests that compare
 // them with PyTorch's or with each other.
 #pragma once
 
@@ -18,28 +18,28 @@ struct Checksum {
   double ramp = 0;  // sum_i w_i * (i mod 251) / 251 over the flat tensor
 };
 
-// What PyTorch did, or we.
+// The results of a run, PyTorch's or ours.
 struct TrainRecord {
   struct Step {
     double loss = 0;
     double grad_norm = 0;
   };
   std::vector<Step> steps;
-  std::map<std::string, Checksum> final_weights;  // by the names of HF
-  std::vector<std::byte> bits;                    // of this rank's parameters after bits_after_step; only ours
+  std::map<std::string, Checksum> final_weights;  // by HF name
+  std::vector<std::byte> bits;                    // this rank's parameters after bits_after_step; ours only
 };
 
 // tests/golden/train/<name>.json.
 struct TrainGolden {
   explicit TrainGolden(const std::string& name);
 
-  std::string labels;  // the tensor with the labels
+  std::string labels;  // name of the tensor with the labels
   int64_t micro_batches = 1;
   double weight_decay = 0;
   OptimizerOptions optimizer;
   std::vector<double> lr;
   TrainRecord record;
-  std::map<std::string, int64_t> elements;  // of each weight
+  std::map<std::string, int64_t> elements;  // number of elements per weight
 };
 
 struct TrainOptions {
@@ -48,10 +48,10 @@ struct TrainOptions {
   c10::ScalarType dtype = c10::kFloat;
   double offload = 0;  // fraction
   double loss_scale = 1;
-  std::string schedule = {};   // of a pipeline, by kind; empty: one micro-batch after the other, without an executor
-  int64_t micro_batches = 0;   // 0: as the golden run has them
-  size_t bits_after_step = 0;  // of TrainRecord::bits; 0: the last
-  int64_t tokens_factor = 1;   // tokens are counted so many times, as ROLL does under context parallelism
+  std::string schedule = {};   // kind of pipeline schedule; empty: one micro-batch after the other, without an executor
+  int64_t micro_batches = 0;   // 0: same as the golden run
+  size_t bits_after_step = 0;  // for TrainRecord::bits; 0: the last step
+  int64_t tokens_factor = 1;   // factor of the token count, like ROLL's under context parallelism
 };
 
 // Every rank of |job| calls it.

@@ -1,4 +1,5 @@
-// Twenty steps of training under every layout, beside PyTorch's (tests/golden/train): losses, gradient norms, weights.
+// Twenty training steps with every layout, compared with PyTorch's (tests/golden/train): losses, gradient norms,
+// weights.
 #include <gtest/gtest.h>
 
 #include "tests/parity/train_run.h"
@@ -7,8 +8,8 @@
 namespace concord::tests {
 namespace {
 
-// What another implementation in fp32 is expected to keep (tests/golden/train is float32; the float64 truth is 50 times
-// closer, so these leave room for any order of summation and none for a forgotten term).
+// Bounds for another implementation in fp32 (tests/golden/train is float32; the float64 reference is 50 times closer,
+// so these allow any order of summation but no missing term).
 constexpr double kLoss = 5e-5, kNorm = 5e-5, kSum = 2e-5, kRamp = 2e-6, kSquares = 2e-5;
 
 void expect_like(const TrainRecord& got, const TrainGolden& golden) {
@@ -73,7 +74,7 @@ class TrainedLikePyTorch : public ::testing::TestWithParam<Layout> {
   static TrainOptions options() {
     return {.sequence_parallel = GetParam().sequence_parallel, .bits_after_step = kShort};
   }
-  // The first steps, done as |options| says, have the bits of |whole|.
+  // The first steps with |options| must be bitwise identical to |whole|.
   static void expect_same_bits(TrainGolden golden, ParallelContext& job, const TrainOptions& options,
                                const TrainRecord& whole) {
     golden.lr.resize(kShort);

@@ -1,4 +1,4 @@
-// What programs of benchmarks that start jobs share: their arguments, and a port for the job.
+// Shared by benchmark programs that start jobs: their arguments, and a port for the job.
 #pragma once
 
 #include <unistd.h>
@@ -13,10 +13,10 @@ namespace concord::bench {
 
 struct Options {
   bool json = false;
-  std::string part;  // of the names of the rows wanted; empty: all
+  std::string part;  // substring of the names of the rows to run; empty: all
 };
 
-// [part of a name] [--json]. Ends the program with 2 for anything else.
+// Parses [part of a name] [--json]. Exits with code 2 for anything else.
 inline Options read_options(int argc, char** argv) {
   Options options;
   for (int i = 1; i < argc; ++i) {
@@ -31,9 +31,9 @@ inline Options read_options(int argc, char** argv) {
   return options;
 }
 
-// Starts the program anew with OMP_NUM_THREADS=1, as launchers give it to ranks that share the cores, unless somebody
-// has set it. Within a process at::set_num_threads comes too late: the GEMMs of oneDNN on Arm keep the number of
-// threads that they saw when they were loaded, so that two ranks would wait in each other's barriers.
+// Restarts the program with OMP_NUM_THREADS=1, as launchers set it for ranks that share the cores, unless it is set
+// already. at::set_num_threads within the process is too late: oneDNN's GEMMs on Arm keep the number of threads at load
+// time, so that two ranks would wait in each other's barriers.
 inline void with_one_thread_a_rank(char** argv) {
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
   setenv("OMP_NUM_THREADS", "1", 1);

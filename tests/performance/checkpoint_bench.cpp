@@ -1,13 +1,13 @@
-// Saving and loading the whole state of a run (weights, fp32 AdamW state), beside torch.distributed.checkpoint with the
-// same bytes and beside plain files, in the same run:
+// Saving and loading the whole state of a run (weights, fp32 AdamW state), compared with torch.distributed.checkpoint
+// with the same bytes and with plain files, in the same run:
 //
 //   checkpoint_bench [--json]            4 ranks on this machine's cpu, 100 million parameters
 //   checkpoint_bench device MODEL [DIR [alone]]  one rank on the device of CONCORD_PLATFORM; MODEL is 0.5b or 1.5b
 //                                        (bf16); alone: without torch.distributed.checkpoint
 //   checkpoint_bench rank MODEL DIR      what each rank does; rank 0 prints one JSON document
 //
-// Files go to DIR, else to the folder for temporary files. CONCORD_PYTHON is a Python that has torch. Loading is
-// measured warm, when the files are in the page cache, for both.
+// Files go to DIR, otherwise to the folder for temporary files. CONCORD_PYTHON is a Python with torch. Loading is
+// measured warm, with the files in the page cache, for both.
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <fcntl.h>
@@ -48,7 +48,7 @@ constexpr int64_t kPiece = 16 << 20;
 struct Shape {
   int64_t hidden, intermediate, layers, heads, kv_heads, vocabulary;
   bool bf16, tied;
-  int runs;  // of which the best one counts
+  int runs;  // the best one counts
 };
 const std::map<std::string, Shape> kShapes = {{"100m", {768, 2048, 10, 12, 4, 24576, false, false, 4}},
                                               {"0.5b", {896, 4864, 24, 14, 2, 151936, true, true, 4}},

@@ -1,8 +1,8 @@
-// Collectives of the shm engine beside torch.distributed with gloo, in the same run.
+// Collectives of the shm engine compared with torch.distributed with gloo, in the same run.
 //
-// Both contestants are real processes, one a rank, that wait for commands on their standard input: this program itself,
+// Both contestants are real processes, one per rank, that wait for commands on standard input: this program itself,
 // started again as a rank, and collectives_gloo.py. Rounds alternate between the two, and the median of the rounds
-// counts. Without a Python that has torch the peer's column says so.
+// counts. The peer's column reports if there is no Python with torch.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -35,7 +35,7 @@ constexpr int64_t kSizes[] = {4 << 10, 64 << 10, 1 << 20, 16 << 20};
 constexpr const char* kOperations[] = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "p2p"};
 constexpr int kWorlds[] = {2, 4};
 
-// How many times faster than the peer.
+// Returns the required speedup over the peer.
 double goal_for(int world, int64_t bytes) {
   if (bytes <= 64 << 10) return world == 2 ? 50 : 20;
   if (bytes <= 1 << 20) return world == 2 ? 6 : 8;
@@ -199,7 +199,7 @@ class Contestant {
   bool usable() const { return !workers_.empty(); }
   const std::string& version() const { return version_; }
 
-  // Microseconds of one operation on the slowest rank; nothing where the contestant cannot do it.
+  // Returns the microseconds of one operation on the slowest rank; nullopt if the contestant does not support it.
   std::optional<double> measure(const std::string& operation, int64_t bytes, int64_t iterations) {
     const std::string line = operation + " " + std::to_string(bytes) + " " + std::to_string(iterations) + "\n";
     for (auto& worker : workers_) worker->tell(line);
@@ -220,7 +220,7 @@ class Contestant {
     workers_.push_back(std::make_unique<Worker>(command, environment));
   }
 
-  // Waits until all ranks have said that they are there; a contestant that is not there has no ranks.
+  // Waits until all ranks have reported that they are ready; an unavailable contestant has no ranks.
   Contestant&& ready() {
     for (auto& worker : workers_) {
       const auto greeting = worker->hear();

@@ -1,5 +1,5 @@
-// What data costs: the shuffle of an index beside numpy's, a batch beside torch's DataLoader in the same process, and
-// what of it the training thread sees.
+// The cost of data: the shuffle of an index compared with numpy's, a batch compared with torch's DataLoader in the same
+// process, and the part of it on the training thread.
 //
 //   data_bench [--json]
 #include <sys/stat.h>

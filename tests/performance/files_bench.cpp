@@ -1,5 +1,5 @@
-// What it takes to load and to save the weights of a model of 1 GB: beside `cat` of the same files to /dev/null, warm,
-// and beside transformers. Everything is the best of several runs, because what else the machine does only adds time.
+// Loading and saving the weights of a model of 1 GB, compared with `cat` of the same files to /dev/null, warm, and with
+// transformers. Each figure is the best of several runs, since other load on the machine only adds time.
 //
 //   files_bench [--json]
 #include <algorithm>

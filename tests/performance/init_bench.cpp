@@ -66,7 +66,7 @@ struct Row {
   std::string note;
 };
 
-// What |command| prints, or nothing where it fails.
+// Returns the output of |command|, or nullopt if it fails.
 std::optional<std::string> output_of(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return std::nullopt;
@@ -249,7 +249,7 @@ void print(const Row& row) {
 struct Options {
   bool json = false;
   bool full = false;
-  std::string part;  // of the names of the rows that are wanted
+  std::string part;  // substring of the names of the rows to run
 
   bool wants(const std::string& name) const { return name.find(part) != std::string::npos; }
 };

@@ -1,5 +1,5 @@
-// What the loop and the loader cost: a run whose model does nothing, beside the first run's own step in the same
-// process. The files, log lines and callbacks are those of `concord train`; one rank.
+// The cost of the loop and the loader: a run whose model does nothing, compared with a step of the first run in the
+// same process. The files, log lines and callbacks are those of `concord train`; one rank.
 //
 //   loop_bench [part of a name] [--json]
 #include <ATen/core/Tensor.h>
@@ -23,7 +23,7 @@
 namespace concord {
 namespace {
 
-constexpr double kShare = 0.01;  // of a step, at most
+constexpr double kShare = 0.01;  // maximum fraction of a step
 constexpr int kRepeats = 5;
 constexpr const char* kName = "training loop and loader, a step of 32 x 64 tokens";
 

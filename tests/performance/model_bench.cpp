@@ -1,9 +1,10 @@
-// Forward and backward of a whole model in fp32, beside transformers (sdpa) with the same weights on the same tokens.
+// Forward and backward of a whole model in fp32, compared with transformers (sdpa) with the same weights on the same
+// tokens.
 //
 //   model_bench [part of a row's name] [--json]
 //
-// Ours and the peer's steps take turns, one by one, so that both see the same machine; a row has their medians. Two
-// losses that differ end the program: then it is not the same work.
+// Our steps and the peer's alternate, so that both see the same machine; a row has their medians. The program aborts if
+// the losses differ, since it is then not the same work.
 #include <ATen/ops/arange.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -31,7 +32,7 @@ namespace concord {
 namespace {
 
 constexpr int kWarmUp = 1, kSteps = 9;
-constexpr double kSameLoss = 1e-4;  // of a loss near ln 4608: some hundred roundings of fp32
+constexpr double kSameLoss = 1e-4;  // relative to a loss near ln 4608: some hundred roundings of fp32
 // 25 million parameters.
 constexpr const char* kConfig = R"({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 512,
  "intermediate_size": 1408, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 8,
@@ -79,7 +80,7 @@ class Peer {
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
-  // None where there is no such program.
+  // Returns nullopt if there is no such program.
   std::optional<Step> step() {
     Step found{};
     if (std::fputs("go\n", to_) < 0 || std::fflush(to_) != 0) return {};
@@ -152,7 +153,7 @@ int main(int argc, char** argv) {
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
   setenv("CONCORD_PLATFORM", "cpu", 0);
   setenv("CONCORD_LOG", "warn", 0);
-  signal(SIGPIPE, SIG_IGN);  // a peer that is not there
+  signal(SIGPIPE, SIG_IGN);  // a missing peer
   concord::ParallelContext& context = concord::initialize({});
   nlohmann::json document = nlohmann::json::array();
   for (const concord::Case& c : {concord::Case{"model, 25M parameters, 2 x 256 tokens", 2, 256},

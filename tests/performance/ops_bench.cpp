@@ -1,5 +1,5 @@
-// Operators forward and backward on the host, each beside libtorch's own composition, in the same process with the same
-// threads, one after the other in turns.
+// Operators forward and backward on the host, each compared with libtorch's own composition, in the same process with
+// the same threads, alternating.
 //
 //   ops_bench [--json] [filter]      rows whose name contains the filter
 #include <ATen/Parallel.h>
@@ -55,7 +55,7 @@ struct Row {
   double ours;
   double peer;
   const char* unit;
-  double goal;  // peer / ours is at least this
+  double goal;  // minimum of peer / ours
 };
 
 struct Case {
@@ -207,7 +207,7 @@ struct LossRuns {
   Run peer;
 };
 
-// With the logits made anew each time, as a model makes them, so that overwriting them is fair.
+// Computes the logits again each time, like a model, so that overwriting them is fair.
 LossRuns loss_runs() {
   const Tensor values = at::randn({512, 32000}), labels = at::randint(32000, {512}, at::kLong);
   const auto logits = [values] { return values.clone().requires_grad_(true); };

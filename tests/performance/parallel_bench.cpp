@@ -1,11 +1,11 @@
-// Tensor parallelism on the host: two transformer layers of 25.7 million parameters, forward and backward in fp32, cut
-// over 2 processes of one thread each, beside the same layers whole in one process with two threads.
+// Tensor parallelism on the host: two transformer layers of 25.7 million parameters, forward and backward in fp32,
+// sharded over 2 processes of one thread each, compared with the whole layers in one process with two threads.
 //
 //   parallel_bench [--json] [filter]      rows whose name contains the filter
 //
-// Every kind of job is its own set of processes, made before anything is measured; they take turns, step by step, and
-// the best step of each counts: whatever else the machine does can only make a step longer. The gradient of the input,
-// which every weight has a part in, has to be the same in all jobs, or the program aborts.
+// Every kind of job has its own processes, started before anything is measured; they alternate, step by step, and the
+// best step of each counts, since other load can only make a step longer. The gradient of the input, to which every
+// weight contributes, must be the same in all jobs, or the program aborts.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -50,7 +50,7 @@ constexpr int kSteps = 8;
 
 // ----------------------------------------------------------------------------------------------------------- layers
 
-// The same numbers in every process: each draws the whole weight and keeps its part.
+// The same numbers in every process: each draws the whole weight and keeps its shard.
 struct Weight {
   Weight(std::vector<int64_t> shape, int64_t cut_dim, const ProcessGroup& group) {
     const Tensor whole = at::randn(shape) / 32.0;
@@ -134,7 +134,7 @@ class Network {
 struct Kind {
   const char* name;
   int ranks;
-  int threads;  // of each rank
+  int threads;  // per rank
   bool sequence_parallel;
 };
 constexpr Kind kPeer{"one process with two threads", 1, 2, false};
@@ -151,7 +151,7 @@ struct Answer {
   std::exit(1);
 }
 
-// The processes of a job of one kind. They sleep until they are asked for a step.
+// The processes of a job of one kind. They sleep until a step is requested.
 class Job {
  public:
   explicit Job(const Kind& kind) : ranks_(kind.ranks) {

@@ -1,7 +1,7 @@
-// Steps of a real pipeline beside the simulator: 4 processes whose stages sleep a fixed time for a forward and for each
-// half of a backward, so that the number of cores does not matter. All else is real: autograd, deferred halves,
-// transfers. And several steps in a row that are validated after the fact, beside the same steps that wait for a number
-// of all ranks after each.
+// Steps of a real pipeline compared with the simulator: 4 processes whose stages sleep a fixed time for a forward and
+// for each half of a backward, so that the number of cores does not matter. Everything else is real: autograd, deferred
+// halves, transfers. Also several steps in a row that are validated after the fact, compared with steps that wait for a
+// number of all ranks after each.
 //
 //   pipeline_bench [part of a row's name] [--json]
 #include <ATen/Parallel.h>
@@ -41,9 +41,9 @@ using Clock = std::chrono::steady_clock;
 constexpr int kRanks = 4;
 constexpr int kMicrobatches = 16;
 constexpr int kRounds = 3;
-constexpr double kShare = 0.05;      // seconds that a rank's layers take for a forward, and for each half of a backward
+constexpr double kShare = 0.05;      // seconds of a rank's layers for a forward, and for each half of a backward
 constexpr double kTolerance = 1.1;   // of the simulator's makespan
-constexpr int64_t kElements = 4096;  // of what travels
+constexpr int64_t kElements = 4096;  // per transfer
 
 void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 

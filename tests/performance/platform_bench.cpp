@@ -113,7 +113,7 @@ void add_call_rows(const Platform& platform, std::vector<Row>& rows) {
       }));
 }
 
-// What is handed out while CONCORD_LAYERS is not set beside what the plugin gave.
+// The table that is returned without CONCORD_LAYERS, compared with the plugin's own.
 Row layers_row(const loader::Plugin& plugin) {
   const auto loop = [](const concord_device_table& table) {
     return [&table](int n) {

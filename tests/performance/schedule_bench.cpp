@@ -1,4 +1,5 @@
-// What a pipeline schedule costs to make and to check, beside torch.distributed.pipelining, which does not check.
+// The cost of creating and checking a pipeline schedule, compared with torch.distributed.pipelining, which does not
+// check.
 //
 //   schedule_bench [--json]
 #include <algorithm>
@@ -18,7 +19,7 @@
 namespace concord {
 namespace {
 
-constexpr double kGoal = 1;  // seconds, at most
+constexpr double kGoal = 1;  // maximum seconds
 constexpr int kRuns = 5;
 
 struct Row {

@@ -105,7 +105,7 @@ Join time_join(int world, const RankBody& rank_body) {
   const auto begin = Clock::now();
   board->go = true;
   poll_until([&] { return board->joined == world || waitpid(-1, nullptr, WNOHANG) > 0; });
-  if (board->joined != world) std::abort();  // a process has ended too early, and has said why
+  if (board->joined != world) std::abort();  // a process has exited too early, and has printed why
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   while (waitpid(-1, nullptr, 0) > 0) {
   }
@@ -198,7 +198,7 @@ nlohmann::json measure(const bench::Options& options) {
 
 int main(int argc, char** argv) {
   const concord::bench::Options options = concord::bench::read_options(argc, argv);
-  mallopt(M_ARENA_MAX, 2);  // a process of many threads, not an arena for each of them
+  mallopt(M_ARENA_MAX, 2);  // many threads, but not one arena for each of them
   const nlohmann::json rows = concord::measure(options);
   if (options.json) std::printf("%s\n", rows.dump(1).c_str());
   return 0;

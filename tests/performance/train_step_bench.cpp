@@ -1,13 +1,13 @@
-// A step of training on two ranks of one thread each, beside torch DistributedDataParallel (gloo) with fused AdamW on
-// the same model: forward, backward, gradients averaged over the ranks and clipped, update.
+// A training step on two ranks of one thread each, compared with torch DistributedDataParallel (gloo) with fused AdamW
+// on the same model: forward, backward, gradients averaged over the ranks and clipped, update.
 //
 //   train_step_bench [part of a row's name] [--json]
 //
-// And what it costs to compare the replicas (core/data_parallel/replica_check.h) every 10 steps, which is the default
-// of check_replicas_steps, beside the steps of the same run.
+// Also the cost of comparing the replicas (core/data_parallel/replica_check.h) every 10 steps, the default of
+// check_replicas_steps, relative to the steps of the same run.
 //
-// Ours and the peer's runs take turns, each a job of its own; a row has the best of its rounds, because what else runs
-// on the machine only ever adds time.
+// Our runs and the peer's alternate, each a separate job; a row has the best of its rounds, since other load on the
+// machine only adds time.
 #include <ATen/Parallel.h>
 #include <ATen/ops/randint.h>
 #include <netinet/in.h>
@@ -41,7 +41,7 @@ constexpr double kCheckSteps = 10, kCheckShare = 0.01;
 struct Case {
   std::string name;
   int64_t hidden, layers, heads, kv_heads, inner, vocabulary;
-  int64_t rows, tokens;  // of a rank
+  int64_t rows, tokens;  // per rank
   int steps;
   double goal;
   bool distributed;
@@ -79,7 +79,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 struct Times {
   double step = 0;
-  double check = 0;  // of the replicas, where that is measured
+  double check = 0;  // of the replicas, if measured
 };
 
 Times train(const Case& c, bool checks) {
@@ -108,7 +108,7 @@ Times train(const Case& c, bool checks) {
   return {best_of(steps), checks ? best_of(of_checks) : 0};
 }
 
-// Two processes: |body|(rank) writes what rank 0 found to the pipe that is its argument.
+// Starts two processes: |body|(rank) writes the result of rank 0 to its pipe argument.
 template <class Body>
 std::optional<std::string> run_two(const Body& body) {
   const int port = bench::free_port();

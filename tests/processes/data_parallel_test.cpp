@@ -377,7 +377,7 @@ TEST(Optimizers, TheLossScaleIsDividedOut) {
   });
 }
 
-// The formula that `concord plan --buckets` prints, against the tensors that are there.
+// Compares the formula that `concord plan --buckets` prints with the actual tensors.
 TEST(Optimizers, MemoryIsWithinFivePercentOfTheFormula) {
   expect_job(4, {}, [](ParallelContext& job) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
@@ -563,7 +563,7 @@ TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
 
 // ---------------------------------------------------------------------------------------------------------- faults
 
-// Rank 1 ends in |where|; what rank 0 says of it.
+// Returns the error of rank 0 if rank 1 exits in |where|.
 std::string words_about_a_dead_rank(const std::string& where) {
   const int port = free_port();
   const TemporaryFolder folder;

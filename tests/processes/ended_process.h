@@ -1,4 +1,4 @@
-// A process that is started, left alone and looked at once it has ended.
+// Runs a process to its end, for tests that check its output and exit code.
 #pragma once
 
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 namespace concord::testing_processes {
 
 struct EndedProcess {
-  int exit_code;  // -1: a signal ended it
+  int exit_code;  // -1: terminated by a signal
   std::string out, err;
   pid_t pid;
 };

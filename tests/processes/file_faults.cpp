@@ -1,24 +1,25 @@
-// A library for LD_PRELOAD: watches what a program does to files whose path begins with FILE_FAULTS_UNDER, writes it
-// down, and makes one of these calls go wrong.
+// A library for LD_PRELOAD that logs a program's calls on files whose path begins with FILE_FAULTS_UNDER, and makes one
+// of these calls fail.
 //
 //   FILE_FAULTS_UNDER   the prefix, absolute
-//   FILE_FAULTS_NAME    only of files of this name; by default of all
-//   FILE_FAULTS_LOG     a file: a line per call, appended when it has returned (a rename: before it is made):
-//                       pid, RANK, call, path, detail (bytes, new name), separated by tabs; a call that is struck
-//                       is there before that, with the detail "strike"
-//   FILE_FAULTS_CALLS   kinds that are counted and struck, separated by commas, of: open (for writing), write,
-//                       allocate, sync, rename, mkdir, unlink, read (opens and reads); by default all but read
-//   FILE_FAULTS_RANK    only in the process whose RANK is this; by default in all
+//   FILE_FAULTS_NAME    only files with this name; default: all
+//   FILE_FAULTS_LOG     a file: a line per call, appended after it has returned (a rename: before it):
+//                       pid, RANK, call, path, detail (bytes, new name), separated by tabs; a call that is made to fail
+//                       is logged before it, with the detail "strike"
+//   FILE_FAULTS_CALLS   kinds that are counted and made to fail, comma-separated: open (for writing), write, allocate,
+//                       sync, rename, mkdir, unlink, read (opens and reads); default: all except read
+//   FILE_FAULTS_RANK    only in the process with this RANK; default: in all
 //   FILE_FAULTS_ACTION  kill: SIGKILL at call FILE_FAULTS_AT, before it, after it or, for a write, in the middle of it
-//                       (another signal than SIGKILL: its number is FILE_FAULTS_SIGNAL)
-//                       no-space: ENOSPC from call AT on, for whatever needs space; no-space-once: at AT only
+//                       (FILE_FAULTS_SIGNAL: number of a signal to use instead)
+//                       no-space: ENOSPC starting at call AT, for calls that need space; no-space-once: at AT only
 //                       io-error: EIO at AT only
 //                       short: every write writes a random part
 //                       delay: every call takes up to 2 ms longer
-//   FILE_FAULTS_AT      from 1, counted per process
-//   FILE_FAULTS_SEED    of what is random
+//   FILE_FAULTS_AT      starting at 1, counted per process
+//   FILE_FAULTS_SEED    of the random choices
 //
-// Calls inside libc itself (fclose's write) are not seen; the program under test has none of them where it saves.
+// Calls inside libc itself (fclose's write) are not intercepted; the program under test has none of them where it
+// saves.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -73,7 +74,7 @@ struct Settings {
   }
 };
 
-// Never destroyed: files are closed and removed until the very end of a process.
+// Never destroyed: files are closed and removed until the end of the process.
 const Settings*& current_settings() {
   static const Settings* value = new Settings;
   return value;
@@ -232,7 +233,7 @@ int rename_by_kernel(int from_folder, const char* from, int to_folder, const cha
 
 extern "C" {
 
-// As execve would begin anew: called by preloaded.cpp in a process that was forked, with its own environment.
+// Resets the state like execve: called by preloaded.cpp in a forked process, with its own environment.
 void reload_variables() {
   current_settings() = new Settings;
   calls_made = 0;
@@ -256,7 +257,7 @@ DEFINE_OPEN(open64)
 DEFINE_OPENAT(openat)
 DEFINE_OPENAT(openat64)
 
-// What the compiler makes of calls without a mode, if it checks them.
+// Replacements for calls without a mode if the compiler checks them (fortify).
 int __open_2(const char* path, int flags) { return open(path, flags); }
 int __open64_2(const char* path, int flags) { return open64(path, flags); }
 int __openat_2(int folder, const char* path, int flags) { return openat(folder, path, flags); }

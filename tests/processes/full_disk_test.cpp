@@ -49,7 +49,7 @@ class FullDisk : public Train {
     return found;
   }
 
-  // In whole pages, as a file system in memory has them.
+  // Counts whole pages, like a file system in memory.
   static int64_t bytes_on_disk(const std::string& folder) {
     const int64_t page = sysconf(_SC_PAGESIZE);
     int64_t bytes = 0;

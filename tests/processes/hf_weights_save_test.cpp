@@ -138,7 +138,8 @@ TEST(HfWeightsShared, EveryByteIsReadOncePerDataParallelGroupAndArrivesEverywher
         for (size_t i = 0; i < alone.list.size(); ++i) {
           EXPECT_TRUE(alone.list[i]->value.equal(shared.list[i]->value)) << alone.list[i]->spec.name;
         }
-        const auto thousandths = std::llround(1000 * fair_bytes(shared, job));  // of one byte, for the sum of fractions
+        const auto thousandths =
+            std::llround(1000 * fair_bytes(shared, job));  // thousandths of a byte, for the sum of fractions
         EXPECT_NEAR(static_cast<double>(reduced(job, bytes, ReduceOp::kSum)),
                     static_cast<double>(reduced(job, thousandths, ReduceOp::kSum)) / 1000, 0.1);
         EXPECT_LE(bytes, bytes_alone);
@@ -300,9 +301,9 @@ TEST(HfWeightsSave, NamesATensorThatTwoRanksHaveInDifferentTypes) {
   EXPECT_TRUE(fs::is_empty(folder.path()));
 }
 
-// ------------------------------------------------------------------------------------------- beside a training loop
+// ------------------------------------------------------------------------------------ in parallel with a training loop
 
-// As a training loop does it, once per step; the steps that it took.
+// Advances the save like a training loop, once per step; returns the number of steps.
 int finish_in_steps(SaveJob& save, ParallelContext& job) {
   int steps = 0;
   while (!save.is_done()) {
@@ -341,7 +342,7 @@ TEST(SaveJob, WritesWhatWasThereWhenItBegan) {
   }
 }
 
-// Each with a folder of its own, as on machines that share none; older ones go when both are there.
+// Each rank has its own folder, as on machines that share none; older ones are removed when both exist.
 TEST(SaveJob, WritesAWholeFolderOnEachMachine) {
   const TemporaryFolder folder;
   const std::string all = folder.path() + "/all", machines[] = {folder.path() + "/0", folder.path() + "/1"};
@@ -422,8 +423,8 @@ TEST(SaveJob, RefusesWhatHasNotChangedAlthoughItShouldHave) {
 struct Fault {
   int rank;
   int signal;
-  int reduction;  // of the save; 0: before it
-  int calls;      // of the group until then
+  int reduction;  // index of the save's reduction; 0: before it
+  int calls;      // calls of the group until then
 };
 
 // All steps: the folder, the lists of tensors, the plan, the bytes, the end.
@@ -454,7 +455,7 @@ void meet_the_fault(const Fault& fault, const std::string& target, ParallelConte
   ADD_FAILURE() << "the reduction has ended";
 }
 
-// One rank of a job that plain variables have started: no launcher ends it.
+// Runs one rank of a job that was started by plain variables: no launcher terminates it.
 void save_with(const Fault& fault, const std::string& folder, int rank, int port) {
   enter_job(rank, 2, port);
   if (rank == fault.rank && fault.reduction > 0) {

@@ -1,5 +1,5 @@
-// Tokens on their way to experts of other ranks, in real processes, beside the same computation with all experts at
-// hand.
+// Dispatch of tokens to experts of other ranks, in real processes, compared with the same computation with all experts
+// on one rank.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -25,7 +25,7 @@ using at::Tensor;
 
 constexpr int64_t kExperts = 8, kWidth = 3, kChoices = 2;
 
-// Small whole numbers on the rank's device: sums of their products are exact in fp32, in any order.
+// Small integers on the rank's device: sums of their products are exact in fp32, in any order.
 Tensor whole_numbers(std::vector<int64_t> shape, uint64_t seed) {
   return here(sample(std::move(shape), seed).mul(8).floor().to(at::kFloat));
 }
@@ -42,14 +42,14 @@ struct RoutedTokens {
 RoutedTokens routed_tokens(uint64_t trial, int64_t rank) {
   const uint64_t seed = trial * 64 + static_cast<uint64_t>(rank) * 8;
   const int64_t tokens = trial % 7 == 3 ? 0 : sample({1}, seed).add(1).mul(6).to(at::kLong).item<int64_t>();
-  const int64_t used = trial % 5 == 0 ? 1 : trial % 5 == 1 ? 3 : kExperts;  // from |first| on
+  const int64_t used = trial % 5 == 0 ? 1 : trial % 5 == 1 ? 3 : kExperts;  // experts starting at |first|
   const int64_t first = static_cast<int64_t>(trial / 5) % kExperts;
   const Tensor draws = sample({tokens, kChoices}, seed + 1).add(1).div(2).mul(static_cast<double>(used));
   return {whole_numbers({tokens, kWidth}, seed + 2), here(draws.to(at::kLong).add(first).remainder(kExperts)),
           whole_numbers({tokens, kChoices}, seed + 3), whole_numbers({tokens, kWidth}, seed + 4)};
 }
 
-// What a token becomes, and the gradients, with all experts [e, h, h].
+// Returns the outputs of the tokens, and the gradients, with all experts [e, h, h].
 struct ExpertOutcome {
   Tensor y, dx, dweights, dexperts;
 };
@@ -173,7 +173,7 @@ struct SmallLayer {
     };
   }
 
-  // Of |tokens| of its own for each |seed|: what they become, and their gradient.
+  // Runs |tokens| of this rank drawn with |seed|: returns their outputs and their gradient.
   std::pair<Tensor, Tensor> run(int64_t tokens, uint64_t seed) {
     const Tensor x = sample({tokens, 2, 4}, seed).requires_grad_(true);
     const Tensor y = MoeMlp(context, 0).forward({x}, std::make_shared<LayerInputs>()).branch_pbh;

@@ -54,8 +54,8 @@ OptimizerOptions offloaded(double fraction) {
   return {.optimizer_cpu_offload = fraction > 0, .optimizer_offload_fraction = fraction};
 }
 
-// Parameters come back first, as from a checkpoint, then the state: 5 steps are the same bits as 3, a pause, and 2.
-// fp32 parameters are no part of the state, so the copies that the host computes on have to follow them.
+// Parameters are restored first, as from a checkpoint, then the state: 5 steps are bitwise identical to 3, a pause, and
+// 2. fp32 parameters are not part of the state, so the host's working copies must follow them.
 TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
   for (const int world : {1, 2}) {
     expect_job(world, {}, [](ParallelContext& job) {

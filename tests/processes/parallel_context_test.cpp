@@ -1,9 +1,9 @@
-// Attention over sequences that are spread over ranks, in real processes, beside attention on the whole sequence in
-// fp64.
+// Attention over sequences that are sharded over ranks, in real processes, compared with attention on the whole
+// sequence in fp64.
 //
-// The bound. Scores are sums of n products, so exp of one is off by a factor of at most 1 + (n + 2) u |s| with |s| the
-// sum of magnitudes; a query's output is a mean of values with such weights, over at most S keys, put together from cp
-// blocks that are each rounded to the tensors' type. Gradients are sums over at most S tokens of products of these.
+// The bound. Scores are sums of n products, so exp of one has a relative error of at most (n + 2) u |s| with |s| the
+// sum of magnitudes; a query's output is a mean of values with such weights, over at most S keys, merged from cp blocks
+// that are each rounded to the tensors' type. Gradients are sums over at most S tokens of products of these.
 #include <ATen/ops/cat.h>
 #include <gmock/gmock.h>
 
@@ -52,7 +52,7 @@ at::Tensor tensor_of(const Case& c, int64_t heads, uint64_t seed) {
 }
 
 struct AttentionOutcome {
-  std::vector<at::Tensor> parts;  // out, dq, dk, dv and, where there are sinks, theirs
+  std::vector<at::Tensor> parts;  // out, dq, dk, dv and, if there are sinks, their gradient
 };
 
 template <class Function>
@@ -72,8 +72,8 @@ double bound_of(const Case& c, size_t which, int64_t ranks) {
   const double unit = (tokens + 2 * (n + 2) * score + 16) * sum_rounding_of(c.type) +
                       (4.0 + static_cast<double>(ranks)) * rounding_of(c.type);
   const double group = static_cast<double>(c.heads / c.kv_heads);
-  const double gradient = 2 * n / std::sqrt(n);  // of a score: |g| |v| twice, times the scale
-  // A sink's is the sum of p (grad out) over all queries of the batch.
+  const double gradient = 2 * n / std::sqrt(n);  // gradient of a score: |g| |v| twice, times the scale
+  // The gradient of a sink is the sum of p (grad out) over all queries of the batch.
   const double size[] = {1, gradient, gradient * tokens * group, tokens * group, 2 * tokens * n};
   return 4 * unit * size[which];
 }

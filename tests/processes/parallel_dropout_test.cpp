@@ -125,7 +125,7 @@ TEST_P(ParallelDropout, DiffersOverTensorParallelRanksWhereTheirElementsDoAndNev
     // Within five standard deviations of the share: of 384 and of 192 or more independent draws.
     EXPECT_NEAR(share_of_zeros(inner[0]), kInnerShare, 0.12);
     EXPECT_NEAR(share_of_zeros(outer[0]), kOuterShare, 0.2);
-    // Independent, not only different: both drop an element as often as chance has it.
+    // Independent, not only different: both drop an element as often as expected by chance.
     const at::Tensor both = inner[0].eq(0).logical_and(inner[1].eq(0));
     EXPECT_NEAR(both.to(at::kDouble).mean().item<double>(), kInnerShare * kInnerShare, 0.07);
   });

@@ -1,8 +1,8 @@
-// Layers cut over ranks, in real processes, beside the same network whole, in fp64 on one rank.
+// Sharded layers, in real processes, compared with the whole network in fp64 on one rank.
 //
 // The network is y = row(column(x)) + biases with an embedding in front: sums of products, so the error of any order of
 // summation is bounded by (number of roundings) x (unit roundoff) x (the same network on absolute values). That holds
-// for gradients too, which are such sums again. A forgotten reduction is off by a whole summand.
+// for gradients too, which are such sums again. A missing reduction causes an error of a whole summand.
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/zeros.h>
@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kTokens = 24, kBatch = 3, kIn = 20, kHidden = 16, kOut = 12, kVocabulary = 37;
 
-// Weights of the whole network and what comes out: the same fields hold values, then their gradients.
+// The weights of the whole network and its results: the same fields hold values, then their gradients.
 struct Parts {
   at::Tensor table, w1, b1, w2, b2;
   std::vector<at::Tensor*> all() { return {&table, &w1, &b1, &w2, &b2}; }
@@ -71,7 +71,7 @@ struct Setting {
   bool put_off = false;  // weight gradients, until backward is over
 };
 
-// The same over the ranks of a group; gathered to the whole.
+// Like whole(), sharded over the ranks of a group; gathers the results.
 Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, const Setting& setting) {
   const auto leaf = [](const at::Tensor& x) { return here(x.contiguous().clone()).requires_grad_(true); };
   const at::Tensor table = leaf(own_part(whole.table, group, 0));
@@ -95,7 +95,7 @@ Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, con
 
   const auto grad_of = [&](const at::Tensor& w, const GradSink& sink) { return setting.sinks ? sink.main : w.grad(); };
   at::Tensor b2_grad = b2.grad();
-  if (sp) b2_grad = all_reduce_(b2_grad, group).take();  // of its own tokens only, as the header says
+  if (sp) b2_grad = all_reduce_(b2_grad, group).take();  // partial, from its own tokens only, see the header
   return {sp ? gather(y.detach(), group, 0).take() : y.detach(),
           {gather(grad_of(table, sink0), group, 0).take(), gather(grad_of(w1, sink1), group, 0).take(),
            gather(b1.grad(), group, 0).take(), gather(grad_of(w2, sink2), group, 1).take(), b2_grad}};
@@ -151,7 +151,8 @@ TEST(ParallelLayersTogether, TensorAndDataParallelGroupsOfOneJobDoNotMix) {
              [](ParallelContext& job) { check_network(job.group(GroupKind::tp), {true, at::kFloat, true, 1}); });
 }
 
-// What the W of zero-bubble schedules keeps under sequence parallelism: of tensors that are gathered, the share.
+// Deferred weight gradients of zero-bubble schedules keep only this rank's part of gathered tensors under sequence
+// parallelism.
 TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) {
   expect_job(4, {.tensor_model_parallel_size = 4}, [](ParallelContext& job) {
     if (!job.torch_device().is_cpu()) return;  // the meter sees the memory of the host

@@ -1,5 +1,5 @@
-// The mappings of parallel regions in real processes: values and derivatives beside the same computation in one
-// process. Numbers are small integers in fp64, so sums are exact in any order and the comparison is by equality.
+// The mappings of parallel regions in real processes: values and derivatives compared with the same computation in one
+// process. Numbers are small integers in fp64, so sums are exact in any order and compared by equality.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/zeros_like.h>

@@ -1,4 +1,4 @@
-// Numbers for tests of parallel layers: the same on every rank, whatever its device or layout.
+// Numbers for tests of parallel layers: identical on every rank, whatever its device or layout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -11,10 +11,10 @@
 
 namespace concord::tests {
 
-// On the device of this rank's job. References stay on the cpu.
+// Returns |x| on the device of this rank's job. References stay on the cpu.
 inline at::Tensor here(const at::Tensor& x) { return x.to(parallel_context().torch_device()); }
 
-// Uniform in [-1, 1), a function of |seed| and the index, rounded to |type|.
+// Returns uniform numbers in [-1, 1), a function of |seed| and the index, rounded to |type|.
 inline at::Tensor sample(std::vector<int64_t> shape, uint64_t seed, at::ScalarType type = at::kDouble) {
   const at::Tensor wide = at::empty(shape, at::kDouble);
   double* data = wide.mutable_data_ptr<double>();
@@ -26,7 +26,7 @@ inline at::Tensor sample(std::vector<int64_t> shape, uint64_t seed, at::ScalarTy
   return wide.to(type);
 }
 
-// Half the distance of two numbers next to 1: the largest relative error of one rounding.
+// Returns half an ulp of 1: the largest relative error of one rounding.
 inline double rounding_of(at::ScalarType type) {
   switch (type) {
     case at::kDouble: return 0x1p-53;
@@ -36,7 +36,7 @@ inline double rounding_of(at::ScalarType type) {
   }
 }
 
-// Of the sums inside an operator: GEMMs in 16 bits add in fp32.
+// Returns the rounding of sums inside an operator: bf16 and fp16 GEMMs accumulate in fp32.
 inline double sum_rounding_of(at::ScalarType type) { return rounding_of(type == at::kBFloat16 ? at::kFloat : type); }
 
 }  // namespace concord::tests

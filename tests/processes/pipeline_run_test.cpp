@@ -1,4 +1,4 @@
-// The executor in real processes, beside the same network on one rank without a pipeline.
+// The executor in real processes, compared with the same network on one rank without a pipeline.
 #include <gmock/gmock.h>
 
 #include "core/base/config_error.h"
@@ -21,7 +21,7 @@ Schedule plan(const std::string& kind, int64_t pp, int64_t microbatches, int64_t
   return complete_schedule(make_schedule({.kind = kind, .pp = pp, .microbatches = microbatches, .vpp = vpp}));
 }
 
-// Two runs: what the first leaves must not show in the second.
+// Runs twice: state of the first run must not affect the second.
 void expect_gradients_of_one_process(const Schedule& schedule, ParallelContext& job,
                                      const ExecutorOptions& options = {}) {
   SCOPED_TRACE(schedule.kind + " of " + std::to_string(schedule.microbatches) + " micro-batches");
@@ -160,13 +160,13 @@ TEST(PipelineRun, EvaluationKeepsNothingAndGivesTheSameLosses) {
   });
 }
 
-// Whose weight gradients run in another order than its input gradients; three summands, since two have only one sum.
+// Its weight gradients run in a different order than its input gradients; three summands, since two have only one sum.
 constexpr const char* kOwnSchedule =
     "0F0,0F1,0F2,0I0,0I1,0I2,0W2,0W0,0W1,0F3,0B3\n"
     "1F0,1I0,1F1,1I1,1F2,1I2,1W2,1W0,1W1,1F3,1B3\n";
 constexpr int kOwnOrder[] = {2, 0, 1, 3};
 
-// Puts off a half of its own, which notes its micro-batch when it runs.
+// Defers an additional wgrad that records its micro-batch when it runs.
 class NotingStage : public ToyStage {
  public:
   using ToyStage::ToyStage;

@@ -1,6 +1,6 @@
-// A small network for tests of pipelines: blocks x + row(tanh(column(x))), dealt out over the stages, with weight
-// gradients in sinks and those of biases in autograd. The whole of it on one rank is the reference; since every block
-// and every addition is the same there, gradients have to be equal to the last bit.
+// A small network for tests of pipelines: blocks x + row(tanh(column(x))), distributed over the stages, with weight
+// gradients in sinks and those of biases in autograd. The whole network on one rank is the reference; since every block
+// and every addition is the same, gradients must be bitwise identical.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -66,10 +66,10 @@ class ToyBlock {
   int added_ = 0;
 };
 
-// The loss of a micro-batch; its gradient differs from token to token.
+// Returns the loss of a micro-batch; its gradient differs from token to token.
 inline at::Tensor toy_loss(const at::Tensor& y) { return y.square().sum().div(7); }
 
-// Some blocks in a row, as a stage.
+// Consecutive blocks, as a stage.
 class ToyStage : public Stage {
  public:
   ToyStage(int stage, int stages, ProcessGroup& tp) : first_(stage == 0), last_(stage == stages - 1) {
@@ -112,8 +112,8 @@ class ToyStage : public Stage {
   std::deque<ToyBlock>& blocks() { return blocks_; }
   const std::map<int, at::Tensor>& losses() const { return losses_; }
   bool is_last() const { return last_; }
-  bool deferred() const { return deferred_; }  // ever
-  bool defers() const { return defers_; }      // now
+  bool deferred() const { return deferred_; }  // at any time
+  bool defers() const { return defers_; }      // currently
   int reductions() const { return reductions_; }
   int added_at_reduction() const { return added_at_reduction_; }
 
@@ -133,7 +133,7 @@ struct ToyReference {
   ToyStage whole;
 };
 
-// This rank's stages of |schedule|.
+// Returns this rank's stages of |schedule|.
 inline std::deque<ToyStage> toy_stages(const Schedule& schedule, int pp_rank, ProcessGroup& tp) {
   std::deque<ToyStage> stages;
   for (const int stage : stages_of(schedule, pp_rank)) stages.emplace_back(stage, schedule.stages(), tp);

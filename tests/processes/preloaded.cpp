@@ -1,14 +1,14 @@
-// A library for LD_PRELOAD that makes `concord` serve copies of itself: it loads libtorch once, which takes 0.25 s of a
-// core, and every run is a fork of it. For tests that start the program hundreds of times (preloaded_program.h). What
-// they start is the real program, from its main on, with its own process, arguments, environment, folder, limits,
-// streams and signals, and a child of the test. The program's own execve of itself, for ranks, is done the same way:
-// what execve would take away (descriptors, handlers, buffered text) is taken away here.
+// A library for LD_PRELOAD that makes `concord` a fork server: it loads libtorch once, which takes 0.25 s of a core,
+// and every run is a fork of it. For tests that start the program hundreds of times (preloaded_program.h). Each run is
+// the real program, starting at main(), with its own process, arguments, environment, folder, limits, streams and
+// signals, and a child of the test. The program's own execve of itself, for ranks, works the same way: whatever execve
+// would reset (descriptors, handlers, buffered text) is reset here.
 //
-//   PRELOADED_SOCKET   a descriptor: a socket of SOCK_SEQPACKET, see preloaded_request.h
-//   PRELOADED_LIBRARY  what to load: libconcordtorch.so
-//   LD_PRELOAD         this library, and after a colon those that the test itself wants
+//   PRELOADED_SOCKET   a descriptor: a SOCK_SEQPACKET socket, see preloaded_request.h
+//   PRELOADED_LIBRARY  the library to load: libconcordtorch.so
+//   LD_PRELOAD         this library, and after a colon those of the test itself
 //
-// A process that differs from this one in a variable that libraries read when they are loaded is started by a real
+// A process whose environment differs in a variable that libraries read when they are loaded is started by a real
 // execve.
 #include <dirent.h>
 #include <dlfcn.h>
@@ -89,7 +89,7 @@ void reset_handlers() {
   ::sigaltstack(&none, nullptr);
 }
 
-// Copies the texts, one after the other, into memory of their own.
+// Copies the texts, one after the other, into newly allocated memory.
 std::pair<uint64_t, uint64_t> lay_out(const std::vector<std::string>& words, std::vector<char*>* pointers) {
   size_t bytes = 1;
   for (const std::string& word : words) bytes += word.size() + 1;
@@ -148,7 +148,7 @@ void end_before_destructors() {
   __fpurge(stderr);
   std::set_terminate(terminate_at_start);
   end_before_destructors();
-  // Of a library that was loaded with this one.
+  // Provided by another preloaded library, if any.
   if (void* const reload = ::dlsym(RTLD_DEFAULT, "reload_variables")) reinterpret_cast<void (*)()>(reload)();
   const std::string_view name = arguments[0];
   ::prctl(PR_SET_NAME, std::string(name.substr(name.rfind('/') + 1)).c_str());
@@ -210,7 +210,8 @@ bool has_one_thread() {
   return status.str().find("\nThreads:\t1\n") != std::string::npos;
 }
 
-// Of libraries too: the program marks those that libtorch leaves open itself, which it does not see here.
+// Includes descriptors of libraries: the program marks those that libtorch leaves open itself, but does not see them
+// here.
 void close_on_exec(int socket) {
   for (int fd = 3; fd < 1024; ++fd) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   ::fcntl(socket, F_SETFD, FD_CLOEXEC);

@@ -1,6 +1,6 @@
-// The program under test, forked from a process that has loaded libtorch once (preloaded.cpp). CONCORD_PRELOADED names
-// that library and CONCORD_PLUGIN_PATH the folder of the program's; without it, and where the kernel or a variable of
-// the environment do not allow it, programs are started as usual.
+// Starts the program under test as a fork of a process that has loaded libtorch once (preloaded.cpp). CONCORD_PRELOADED
+// names that library and CONCORD_PLUGIN_PATH the folder of the program's; without it, and if the kernel or a variable
+// of the environment do not allow it, programs are started as usual.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace concord::testing_processes {
 
-// As execve takes them; |texts| stay where they are.
+// Returns arguments for execve that point into |texts|.
 inline std::vector<char*> exec_words(const std::vector<std::string>& texts) {
   std::vector<char*> result;
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
@@ -23,8 +23,8 @@ struct PreloadedStreams {
   int in, out, err;
 };
 
-// Starts |command|, with the whole |environment|, as a child of this process. Nothing: it has to be started otherwise.
-// Threads: any.
+// Starts |command|, with the whole |environment|, as a child of this process. Returns nullopt if it must be started in
+// another way. Threads: any.
 std::optional<pid_t> start_preloaded(const std::vector<std::string>& command,
                                      const std::vector<std::string>& environment, const PreloadedStreams& streams,
                                      bool ignore_hangup);

@@ -1,6 +1,6 @@
-// What a test asks the process that has loaded libtorch for (preloaded.cpp): one message of a SOCK_SEQPACKET, with the
-// descriptors of standard input, output and error and of the current folder. It is answered with the process's number,
-// or a negative one; a first answer, 0, says that it is ready.
+// The request of a test to the process that has loaded libtorch (preloaded.cpp): one SOCK_SEQPACKET message, with the
+// descriptors of standard input, output and error and of the current folder. The reply is the pid, or a negative
+// number; a first reply of 0 reports that the server is ready.
 #pragma once
 
 #include <sys/resource.h>
@@ -15,7 +15,7 @@
 namespace concord::testing_processes {
 
 inline constexpr int kPreloadedDescriptors = 4;
-inline constexpr size_t kPreloadedBytes = 128 * 1024;  // of a message, at most
+inline constexpr size_t kPreloadedBytes = 128 * 1024;  // maximum size of a message
 
 struct PreloadedStart {
   uint64_t ignored_signals;  // bit n: signal n
@@ -50,7 +50,7 @@ inline PreloadedRequest parse_preloaded_request(const std::string& text) {
   return request;
 }
 
-// Those of |environment| that libraries read when they are loaded, in order.
+// Returns the variables in |environment| that libraries read when they are loaded, in order.
 inline std::vector<std::string> load_variables(const std::vector<std::string>& environment) {
   std::vector<std::string> found;
   for (const std::string_view variable : environment) {

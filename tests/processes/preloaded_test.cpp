@@ -36,7 +36,7 @@ struct Snapshot {
         variables(split(process_file(pid, "environ"), '\0')) {
     for (const std::string& line : split(process_file(pid, "status"), '\n')) {
       for (const char* name : {"Name:", "PPid:", "NSpgid:", "NSsid:", "SigBlk:", "SigIgn:", "SigCgt:", "Umask:"}) {
-        // Of caught signals the first 32: the next one is glibc's own, whose handler a forked program lacks.
+        // Only the first 32 caught signals: the next one is glibc's own, whose handler a forked program lacks.
         const bool caught = line.starts_with("SigCgt:");
         if (line.starts_with(name)) status.push_back(caught ? "SigCgt:" + line.substr(line.size() - 8) : line);
       }

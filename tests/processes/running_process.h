@@ -14,7 +14,7 @@ namespace concord::testing_processes {
 
 constexpr std::chrono::seconds kHang{60};  // far more than anything here takes
 
-// Waits until |condition| holds; false if that does not come.
+// Waits until |condition| holds; false after a timeout.
 template <class Condition>
 bool poll_until(Condition condition) {
   const auto end = std::chrono::steady_clock::now() + kHang;
@@ -27,9 +27,9 @@ bool poll_until(Condition condition) {
 
 struct ProcessSettings {
   std::vector<std::string> environment = {};  // "NAME=value", added to this process's
-  std::string input = {};                     // what it reads from standard input
-  bool read_output = true;                    // false: nobody reads what it writes, until start_reading()
-  bool ignore_hangup = false;                 // as nohup does
+  std::string input = {};                     // content of standard input
+  bool read_output = true;                    // false: its output is not read until start_reading()
+  bool ignore_hangup = false;                 // like nohup
 };
 
 class RunningProcess {
@@ -42,12 +42,12 @@ class RunningProcess {
   pid_t pid() const { return pid_; }
   void signal(int signal) const;
   void start_reading();
-  void close_output();  // as a reader that goes away does; before start_reading()
+  void close_output();  // like a reader that exits; before start_reading()
 
-  // Waits until standard output or standard error holds |text| at least |times|; a test failure after a minute.
+  // Waits until standard output or standard error contains |text| at least |times|; a test failure after a minute.
   bool wait_for_text(const std::string& text, int times = 1);
   bool has_ended();  // never waits
-  // Waits for its end and for the end of its output. Returns waitpid's status; -1 and a test failure after a minute.
+  // Waits for its exit and the end of its output. Returns waitpid's status; -1 and a test failure after a minute.
   int wait();
 
   std::string out() const;
@@ -70,21 +70,22 @@ class RunningProcess {
   std::vector<std::thread> readers_;
 };
 
-// The program of that name on the PATH, or "". Looked up when the test runs: it may be installed after configuring.
+// Returns the path of a program on the PATH, or "". Looked up when the test runs, since it may be installed after
+// configuring.
 std::string find_program(const std::string& name);
 
 std::string command_line(pid_t pid);
 
-// All processes whose command line holds |marker|, zombies not counted.
+// Returns all processes whose command line contains |marker|, except zombies.
 std::vector<pid_t> processes_with(const std::string& marker);
 
-// Waits until no process has |marker| in its command line; false, after a minute, if one still has.
+// Waits until no process has |marker| in its command line; false if one still has after a minute.
 bool all_gone(const std::string& marker);
 
-// Waits until |pid| is no process any more (a zombie is one); false after a minute.
+// Waits until |pid| no longer exists (a zombie does exist); false after a minute.
 bool is_gone(pid_t pid);
 
-// A text that no other process of this machine has in its command line.
+// Returns a text that no other process of this machine has in its command line.
 std::string unique_marker();
 
 }  // namespace concord::testing_processes

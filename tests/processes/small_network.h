@@ -46,7 +46,7 @@ class SmallNetwork {
     for (Parameter& parameter : parameters_) parameter.sink.later = grads;
   }
 
-  // The sum over the rows of sample(seed).
+  // Returns the sum over the rows of sample(seed).
   at::Tensor loss(uint64_t seed, int64_t rows = 5) {
     Parameter &w1 = parameters_[0], &b1 = parameters_[1], &norm = parameters_[2], &w2 = parameters_[3];
     const at::Tensor x = sample({rows, kWidth}, seed, type_);

@@ -1,11 +1,11 @@
-// Real processes for tests: the ranks of a job, made by fork.
+// Real processes for tests: the ranks of a job, started by fork.
 //
 //   const auto outcomes = tests::run_ranks(4, [&](int rank) { ...; EXPECT_EQ(...); });
 //   for (const auto& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome.describe();
 //
-// A rank has failed when it threw, when one of its GoogleTest expectations failed, or when it ended in any other way
-// than by returning from its body. Whatever it printed is in its outcome. On the deadline, and when a Ranks object goes
-// away, the processes that are left are killed; none survives.
+// A rank has failed if it threw, if one of its GoogleTest expectations failed, or if it ended in any way except by
+// returning from its body. Its outcome contains its output. On the deadline, and when a Ranks object is destroyed, the
+// remaining processes are killed; none survives.
 //
 // Threads: fork copies only the calling thread, so the program must have no other thread when ranks are started.
 #pragma once
@@ -32,9 +32,9 @@ namespace concord::tests {
 struct Outcome {
   int rank = 0;
   pid_t pid = 0;
-  int code = -1;          // exit code; -1 where a signal ended it
-  int signal = 0;         // 0 where it exited
-  bool deadline = false;  // it still ran at the deadline and was killed for that
+  int code = -1;          // exit code; -1 if terminated by a signal
+  int signal = 0;         // 0 if it exited
+  bool deadline = false;  // killed because it still ran at the deadline
   std::string output;     // standard output and error
 
   bool ok() const { return code == 0; }
@@ -68,7 +68,7 @@ class Ranks {
   pid_t pid(int rank) const { return ranks_[static_cast<size_t>(rank)].outcome.pid; }
   void signal(int rank, int number) const { ::kill(pid(rank), number); }
 
-  // Waits until all ranks have ended, or kills them at the deadline.
+  // Waits until all ranks have exited, or kills them at the deadline.
   std::vector<Outcome> wait(std::chrono::seconds deadline = std::chrono::seconds(120)) {
     const auto end = std::chrono::steady_clock::now() + deadline;
     while (step()) {
@@ -132,7 +132,7 @@ class Ranks {
     return code;
   }
 
-  // Collects output and ends for a moment; false when no rank is left.
+  // Collects output and exits for a moment; false if no rank is left.
   bool step() {
     std::vector<pollfd> entries;
     bool running = false;
@@ -169,7 +169,7 @@ inline std::vector<Outcome> run_ranks(int world, const Ranks::Body& body,
   return Ranks(world, body).wait(deadline);
 }
 
-// For tests in which every rank has to succeed.
+// For tests in which every rank must succeed.
 inline void expect_ranks(int world, const Ranks::Body& body,
                          std::chrono::seconds deadline = std::chrono::seconds(120)) {
   for (const Outcome& outcome : run_ranks(world, body, deadline)) EXPECT_TRUE(outcome.ok()) << outcome.describe();

@@ -1,4 +1,4 @@
-// A process without the job's token that reaches the port of its store.
+// A process without the job's token that connects to the port of its store.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,8 +18,8 @@ class StoreStranger {
  public:
   explicit StoreStranger(int port) : port_(port) {}
 
-  // Opens another connection and sends something on it, each time of another kind: nothing, what c10d's TCPStore would
-  // understand, requests with a seal that is a guess, a message of 1 GB. False if nobody listens any more.
+  // Opens another connection and sends a different kind of data each time: nothing, c10d's TCPStore protocol, requests
+  // with a guessed seal, a message of 1 GB. Returns false if there is no listener any longer.
   bool attack() {
     std::string reason;
     UniqueFd socket = connect_once("127.0.0.1", port_, std::chrono::seconds(10), &reason);

@@ -6,7 +6,7 @@
 
 namespace concord::testing_processes {
 
-// Samples of 16 tokens; |count| of them.
+// Writes |count| samples of 16 tokens.
 inline std::string write_jsonl(const std::string& path, int count, int largest = 300) {
   std::ofstream file(path);
   for (int i = 0; i < count; ++i) {

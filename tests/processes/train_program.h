@@ -1,4 +1,4 @@
-// `concord train` as a process under test: a folder for its output, its metrics read back.
+// `concord train` as a process under test: an output folder, and its metrics.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ inline std::vector<nlohmann::json> read_lines(const std::filesystem::path& path)
   return lines;
 }
 
-// Training steps of metrics.jsonl; evaluations are lines of their own.
+// Returns the training steps of metrics.jsonl; evaluations are in their own lines.
 inline std::vector<nlohmann::json> read_steps(const std::string& output_dir) {
   std::vector<nlohmann::json> steps;
   for (nlohmann::json& line : read_lines(std::filesystem::path(output_dir) / "metrics.jsonl")) {
@@ -64,11 +64,11 @@ inline std::vector<nlohmann::json> read_steps(const std::string& output_dir) {
   return steps;
 }
 
-// A test with a folder, data and the words of a short run.
+// A test with a folder, data and the arguments of a short run.
 class Train : public ::testing::Test {
  protected:
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
-  // A run of a few steps, and what |more| says.
+  // Returns the arguments of a run of a few steps, followed by |more|.
   std::vector<std::string> words(const std::vector<std::string>& more) {
     std::vector<std::string> all = {"--model",
                                     kTinyModel,
@@ -87,7 +87,7 @@ class Train : public ::testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  // Expects exit code 2 and returns what was said.
+  // Expects exit code 2 and returns the output.
   std::string refusal(const std::vector<std::string>& more) {
     TrainProgram program(words(more));
     EXPECT_EQ(program.exit_code(), 2) << program.err();
@@ -96,7 +96,7 @@ class Train : public ::testing::Test {
   }
 
   TemporaryFolder folder_;
-  int tokens_ = 300;  // tokens of the data are below it
+  int tokens_ = 300;  // tokens of the data are less than it
 };
 
 }  // namespace concord::testing_processes

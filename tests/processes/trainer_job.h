@@ -1,4 +1,4 @@
-// Jobs of a few steps with a Trainer in each rank, for tests that reach into it: callbacks, forward steps of their own.
+// Jobs of a few steps with a Trainer in each rank, for tests that access it: callbacks, custom forward steps.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace concord::tests {
 
-// The command line of a short run of a tiny model, on data that it writes into |folder|.
+// Returns the command line of a short run of a tiny model, on data that it writes to |folder|.
 inline std::vector<std::string> short_run(const std::string& folder, const std::vector<std::string>& more) {
   const std::string data = testing_processes::write_jsonl(folder + "/data.jsonl", 64);
   std::vector<std::string> words = {"--model",
@@ -34,15 +34,15 @@ inline std::vector<std::string> short_run(const std::string& folder, const std::
   return words;
 }
 
-// What a rank found.
+// The results of a rank.
 struct TrainerResult {
-  std::string error;                // what train() threw
-  bool is_bad_device = false;       // and whether it was BadDevice
-  std::vector<at::Tensor> weights;  // copies of the final ones
+  std::string error;                // message of the error that train() threw
+  bool is_bad_device = false;       // whether it was BadDevice
+  std::vector<at::Tensor> weights;  // copies of the final weights
   int64_t steps = 0;
 };
 
-// |words| are those of the command line. |before| may add callbacks.
+// |words| are the command line. |before| may add callbacks.
 inline TrainerResult run_trainer(const std::vector<std::string>& words, int rank, int world,
                                  const std::function<void(Trainer&)>& before = {}, const Providers& providers = {}) {
   CommandLine line = parse_command_line(words);

@@ -1,5 +1,4 @@
-// Trains with a callback of its own, which ends the run after the second step. The arguments are those of `concord
-// train`.
+// Trains with a custom callback that ends the run after the second step. The arguments are those of `concord train`.
 #include <cstdio>
 #include <exception>
 #include <memory>

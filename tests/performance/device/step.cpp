@@ -1,13 +1,12 @@
-// What a step costs on the platform's device (CONCORD_PLATFORM), and what runs beside what:
+// The cost of a step on the platform's device (CONCORD_PLATFORM), and its overlap:
 //
-//   device_step adamw [MILLIONS]      AdamW on so many million parameters (bf16 values, fp32 state), as a share of the
-//                                     bandwidth that a copy on the same device reaches in the same run
+//   device_step adamw [MILLIONS]      AdamW on this many million parameters (bf16 values, fp32 state), as a fraction of
+//                                     the bandwidth of a copy on the same device in the same run
 //   device_step experts               one layer of experts without its router (24,576 tokens of 1536, 8 of 128 experts
 //                                     of width 256), forward and backward with fp32 weight gradients, in TFLOP/s
-//   device_step overlap [TRACE.json]  one rank of a data-parallel job: how much of the reduction of gradients runs
-//   beside
-//                                     other work, from libtorch's profiler; the trace opens in a browser. Start it with
-//                                     concord launch --nproc 2 -- device_step overlap
+//   device_step overlap [TRACE.json]  one rank of a data-parallel job: the fraction of the gradient reduction that
+//                                     overlaps other work, from libtorch's profiler; the trace opens in a browser.
+//                                     Start it with concord launch --nproc 2 -- device_step overlap
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
@@ -43,7 +42,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 namespace profiler = torch::autograd::profiler;
 
-// Best seconds of a call of |body|, waited for.
+// Returns the best seconds of a call of |body|, including the wait for the device.
 double best_of(const Device& device, int calls, const std::function<void()>& body) {
   double best = 1e9;
   for (int i = 0; i < calls; ++i) {
@@ -137,7 +136,7 @@ struct Span {
   int64_t begin, end;
 };
 
-// Of the time of |some|, how much lies beside |others| (both any order, |others| may overlap each other).
+// Returns how much of the time of |some| overlaps with |others| (both in any order; |others| may overlap each other).
 int64_t beside(const std::vector<Span>& some, std::vector<Span> others) {
   std::sort(others.begin(), others.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
   std::vector<Span> joined;
@@ -173,7 +172,7 @@ void tell(const profiler::ProfilerResult& result, int rank) {
               all > 0 ? 100.0 * static_cast<double>(hidden) / static_cast<double>(all) : 0.0, compute.size());
 }
 
-// 130 million parameters; on the host, where it is only seen to run, a tiny one.
+// Returns a model of 130 million parameters; a tiny one for the smoke test on the host.
 std::string model_json(bool on_host) {
   const char* sizes = on_host
                           ? R"("hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128, "vocab_size": 512,)"

@@ -1,4 +1,4 @@
-// What a group says when a rank is killed, does not come, or calls something else.
+// The errors of a group if a rank is killed, does not join, or makes a different call.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
@@ -40,8 +40,8 @@ json flight_of(const std::string& folder, int rank) {
   return json::parse(file, nullptr, false);
 }
 
-// Where ranks, which are forked after it is made, wait for each other with their platforms loaded: a timeout of some
-// seconds then is for what is tested, and not for how long processes take to start on a busy machine.
+// A barrier for ranks, forked after its creation, with their platforms loaded: a timeout of some seconds then covers
+// only the tested code, and not the start of processes on a busy machine.
 class StartingLine {
  public:
   explicit StartingLine(int world) : world_(world) {
@@ -64,7 +64,7 @@ class StartingLine {
   std::atomic<int>* ready_ = nullptr;
 };
 
-// A job whose ranks end without finalize, each after |body|.
+// Runs a job whose ranks exit without finalize, each after |body|.
 void expect_broken_job(int world, const InitializeArgs& args, const JobBody& body, std::vector<int> killed = {}) {
   const int port = free_port();
   const StartingLine start(world);
@@ -274,7 +274,7 @@ TEST(BrokenGroup, ARankThatDoesNotJoinIsNamed) {
       });
 }
 
-// Nothing of a group is there yet that could see it; the others would wait for the whole timeout.
+// No part of a group exists yet that could detect it; the others would wait for the whole timeout.
 TEST(BrokenGroup, ARankThatDiesBeforeTheFirstCallIsNotWaitedFor) {
   const TemporaryFolder folder;
   expect_broken_job(3, {.ddp_timeout = 100, .flight_folder = folder.path()},

@@ -19,7 +19,7 @@
 namespace concord::tests {
 
 // A process that has computed with several threads cannot start ranks by fork: they would wait for threads that they do
-// not have. ctest sets OMP_NUM_THREADS to 1; this is for programs that are started by hand.
+// not have. ctest sets OMP_NUM_THREADS to 1; this is for programs started by hand.
 inline const bool kComputesWithOneThread = [] {
   at::set_num_threads(1);
   return true;
@@ -27,7 +27,7 @@ inline const bool kComputesWithOneThread = [] {
 
 inline void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
-// The environment that torchrun gives to |rank|.
+// Sets the environment that torchrun gives to |rank|.
 inline void enter_job(int rank, int world, int port) {
   set_variable("RANK", std::to_string(rank));
   set_variable("WORLD_SIZE", std::to_string(world));

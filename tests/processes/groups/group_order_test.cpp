@@ -1,4 +1,4 @@
-// Groups beyond the values of collectives: order, creation, coalescing, refusals.
+// Groups beyond the values of collectives: order, creation, coalescing, invalid calls.
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -32,7 +32,7 @@ std::string refusal(Body body) {
 
 at::Tensor tensor_of(int64_t count, double value) { return at::full({count}, value, at::kFloat); }
 
-// Every rank uses its groups for the first time in an order of its own, and waits only at the end.
+// Every rank uses its groups for the first time in a different order, and waits only at the end.
 TEST(Groups, FirstUsedInAnyOrderDoNotDeadlock) {
   for (const unsigned seed : {1u, 2u, 3u}) {
     expect_job(8, {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2, .context_parallel_size = 2},
@@ -95,7 +95,7 @@ TEST(Groups, AWorkMayOutliveTheContext) {
     const at::Tensor tensor = tensor_of(1 << 16, 1);
     {
       const Work kept = initialize({}).world_group().all_reduce(tensor);
-      finalize();  // waits for what is on its way
+      finalize();  // waits for calls in flight
       EXPECT_TRUE(kept.is_completed());
       kept.wait();
     }
@@ -247,7 +247,7 @@ TEST(Groups, OfAnotherStageAreRefusedWithTheStage) {
 
 TEST(Groups, AreUsedFromSeveralThreads) {
   expect_job(2, {}, [](ParallelContext& job) {
-    // All calls are alike, so any order of the threads is an order that all ranks share.
+    // All calls are identical, so any order of the threads is the same on all ranks.
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i) {
       threads.emplace_back([&job] {

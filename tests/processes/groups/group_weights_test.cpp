@@ -1,4 +1,4 @@
-// Layout-invariant initialisation: shards of real processes, put together, are the tensor that one process makes.
+// Layout-invariant initialisation: the assembled shards of real processes are the tensor of a single process.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>

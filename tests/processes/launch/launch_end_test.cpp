@@ -72,7 +72,7 @@ TEST(LaunchEnd, ARankThatIsStoppedIsTheFirstThatIsNamed) {
 }
 
 TEST(LaunchEnd, FailuresThatFollowAreReportedAfterTheFirst) {
-  // The others answer the end of rank 2 with a failure of their own, as ranks that lose a peer do.
+  // The others fail in response to the exit of rank 2, as ranks that lose a peer do.
   const TemporaryFolder folder;
   const std::string others =
       "trap 'echo lost a peer >&2; exit 7' TERM; touch $FOLDER/$RANK; while :; do sleep 0.05; done";
@@ -192,7 +192,7 @@ TEST(LaunchEnd, ItWaitsForItsReaderUntilItIsStopped) {
   const std::filesystem::path first = folder.path() + "/0";
   const std::filesystem::path second = folder.path() + "/1";
   Launch job({"--nproc", "2"}, shell("seq 1 20000; touch " + folder.path() + "/$RANK", marker), {.read_output = false});
-  // The launcher takes so much even if nobody reads it, so the processes end.
+  // The launcher buffers this much even without a reader, so the processes can exit.
   ASSERT_TRUE(poll_until([&] { return exists(first) && exists(second); }));
   EXPECT_FALSE(job.process().has_ended());
   // It may not have noticed their end yet, and then passes the signal on to them: so once more.
@@ -238,7 +238,7 @@ struct Leftover {
   const char* start;  // a background process with the marker in its command line
 };
 
-// In the rank's own group; in a group of its own, as interactive shells make them; a daemon in a session of its own.
+// In the rank's own process group; in a separate group, like interactive shells; a daemon in a separate session.
 const Leftover kLeftovers[] = {
     {"InTheGroup", "sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' $0 &"},
     {"InAGroupOfItsOwn", "set -m; sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' $0 & set +m;"},

@@ -1,4 +1,4 @@
-// What the tests of `concord launch` share.
+// Shared helpers for the tests of `concord launch`.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ inline std::vector<std::string> shell(const std::string& script, const std::stri
   return {"/bin/sh", "-c", script, marker};
 }
 
-// `concord launch <options> -- <command>`, running.
+// A running `concord launch <options> -- <command>`.
 class Launch {
  public:
   Launch(std::vector<std::string> options, const std::vector<std::string>& command,
@@ -31,7 +31,7 @@ class Launch {
   std::string err() const { return process_.err(); }
   std::vector<std::string> out_lines() const { return process_.out_lines(); }
 
-  // Waits for its end; -1 if it did not end or died of a signal.
+  // Waits for its exit; -1 if it did not exit or was terminated by a signal.
   int exit_code() {
     const int status = process_.wait();
     return status != -1 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;

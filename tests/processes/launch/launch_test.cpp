@@ -1,5 +1,5 @@
-// `concord launch` with real processes: what they see, where their output goes, and what is said when the command is
-// wrong. launch_end_test.cpp has how jobs end.
+// `concord launch` with real processes: their environment, their output, and errors for a wrong command.
+// launch_end_test.cpp tests how jobs end.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -121,7 +121,7 @@ TEST(Launch, OnlyRankZeroReadsTheInput) {
   EXPECT_THAT(job.out_lines(), ElementsAre("[rank 0] hello"));
 }
 
-// Each rank's lines must all be there, in their order, and whole.
+// All lines of each rank must be present, complete and in order.
 void expect_all_lines(const std::vector<std::string>& lines, int ranks, int lines_of_each) {
   std::map<std::string, int> next;
   for (const std::string& line : lines) {

@@ -1,4 +1,4 @@
-// Jobs of several launchers, which would run on as many machines: here all are on this one.
+// Jobs of several launchers, which would run on different machines: here all are on this one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -19,7 +19,7 @@ using ::testing::Not;
 
 class SeveralLaunchers : public TrainResume {
  protected:
-  // The launcher of machine |node|, with one rank of two, in a job of 12 steps with checkpoints after 5 and 10.
+  // Starts the launcher of machine |node|, with one rank of two, in a job of 12 steps with checkpoints after 5 and 10.
   std::unique_ptr<TrainProgram> launcher(int node, const Words& more = {}, const std::string& faults = "") {
     ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=" + token_}};
     if (!faults.empty()) settings.environment.push_back("CONCORD_FAULTS=" + faults);
@@ -257,8 +257,8 @@ TEST_F(ThreeLaunchers, HaveTheirLeaderBack) {
   expect_no_ranks();
 }
 
-// Its scheduler starts it again with the address of the first leader. Nobody is there; the elected one has written down
-// where it listens, in the output folder.
+// Its scheduler restarts it with the address of the first leader, where no launcher listens. The elected leader has
+// recorded its address in the output folder.
 TEST_F(ThreeLaunchers, HaveOneBackThatKnowsTheFirstLeaderOnly) {
   faults_ = "delay:1@6+900,delay:0@9+900";  // after the election its rank is the first
   ASSERT_NO_FATAL_FAILURE(lose_leader({"--logging_steps", "1"}, 4));
@@ -370,19 +370,20 @@ TEST(OneLauncher, EndsWithTheSignalsCodeWhereATrainingIsStoppedBeforeItsFirstSte
   EXPECT_EQ(run(true, "[ $RANK = 1 ] && exit 1; trap 'exit 143' TERM; while :; do sleep 0.02; done"), 1);
 }
 
-// What becomes of a job, alone and with a leader, whose rank 1 ends with each of the documented exit codes.
+// The outcome of a job, alone and with a leader, whose rank 1 exits with each of the documented exit codes.
 TEST(OneLauncher, EndsOrStartsAgainAsTheExitCodeOfARankSays) {
   struct Case {
     int code, attempts, exit_code;
   };
   const int again = 3;  // the first attempt, and max_restarts
-  for (const Case& one : std::vector<Case>{{0, 1, 0},
-                                           {1, again, 1},
-                                           {2, 1, 2},  // wrong usage
-                                           {71, 1, 71},
-                                           {75, again, 1},  // of a launcher within; this one has nothing to resume
-                                           {77, again, 1},
-                                           {143, 1, 143}}) {
+  for (const Case& one :
+       std::vector<Case>{{0, 1, 0},
+                         {1, again, 1},
+                         {2, 1, 2},  // wrong usage
+                         {71, 1, 71},
+                         {75, again, 1},  // exit code of a nested launcher; this one has nothing to resume
+                         {77, again, 1},
+                         {143, 1, 143}}) {
     for (const bool has_leader : {false, true}) {
       SCOPED_TRACE(std::to_string(one.code) + (has_leader ? ", with a leader" : ""));
       const TemporaryFolder folder;
@@ -392,7 +393,7 @@ TEST(OneLauncher, EndsOrStartsAgainAsTheExitCodeOfARankSays) {
       options.max_restarts = again - 1;
       options.recovers = true;
       options.grace_seconds = 0.1;
-      if (has_leader) options.worlds = {2, 2};  // without a choice, but with somebody who decides
+      if (has_leader) options.worlds = {2, 2};  // no alternative sizes, but a leader that decides
       const std::string code = std::to_string(one.code);
       const std::string script = "[ $RANK = 1 ] && { echo x >> " + file + "; exit " + code + "; }; [ " + code +
                                  " = 0 ] && exit 0; trap 'exit 143' TERM; while :; do sleep 0.05; done";
@@ -402,7 +403,7 @@ TEST(OneLauncher, EndsOrStartsAgainAsTheExitCodeOfARankSays) {
   }
 }
 
-// Both find no data and generate it, into the folder that they share.
+// Both find no data and generate it, in the folder that they share.
 TEST_F(SeveralLaunchers, WriteTheInputOfAFirstRunOneAfterTheOther) {
   const ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=" + token_}};
   std::vector<std::unique_ptr<TrainProgram>> launchers;

@@ -1,4 +1,4 @@
-// load_best_model_at_end and what belongs to it, through the program.
+// load_best_model_at_end and related arguments, through the program.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 class BestModelRun : public TrainResume {
  protected:
-  // Of 8 samples; |token| gives the one at place |t| of sample |i|.
+  // Writes 8 samples; |token| returns token |t| of sample |i|.
   template <class Token>
   std::string write_eval(Token token) {
     std::ofstream file(path("eval.jsonl"));

@@ -42,8 +42,8 @@ class Recovery : public TrainResume {
   }
 };
 
-// Each of the four ranks once, in steps 5, 11, 16 and 19: of two that are lost in adjacent steps the second may die
-// before the first is noticed, and both are one failure.
+// Each of the four ranks once, in steps 5, 11, 16 and 19. If two were lost in adjacent steps, the second could die
+// before the first is detected, and both would be one failure.
 TEST_F(Recovery, LosesRanksOfTensorAndDataParallelGroups) {
   expect_survived(chaos({"--seed", "28", "--faults", "4", "--kinds", "kill"}, layouts()[12].words), 4, 4);
 }
@@ -52,7 +52,7 @@ TEST_F(Recovery, LosesRanksOfAPipeline) {
   expect_survived(chaos({"--seed", "5", "--faults", "3", "--kinds", "kill,delay"}, layouts()[8].words), 3, 1);
 }
 
-// In step 15, where the launcher has learned how long a step takes, and in step 2, where it has not.
+// In step 15, when the launcher has measured the duration of a step, and in step 2, when it has not.
 TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
   for (const char* seed : {"1", "5"}) {
     SCOPED_TRACE(seed);

@@ -1,5 +1,5 @@
-// Every ordered pair of layouts: what one has saved, another reads and writes again, to the last byte. resume_test has
-// them in a row; a defect that only one pair shows would be missed there.
+// Every ordered pair of layouts: a checkpoint saved by one is read and saved again by the other, byte for byte.
+// resume_test chains them, and would miss a defect that only one pair shows.
 #include "tests/processes/training/resume_runs.h"
 
 namespace concord::testing_processes {

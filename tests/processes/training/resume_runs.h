@@ -1,4 +1,4 @@
-// Runs that are resumed under one layout or another: what resume_test and resume_layouts_test share.
+// Shared by resume_test and resume_layouts_test: runs that are resumed with different layouts.
 #pragma once
 
 #include "tests/processes/train_program.h"
@@ -22,14 +22,14 @@ inline Words operator+(Words words, const Words& more) {
 
 struct Layout {
   std::string name;
-  Words words;  // of 4 samples per step
+  Words words;  // for 4 samples per step
 };
 
 inline Words ranks(int nproc, int accumulation) {
   return {"--nproc", std::to_string(nproc), "--gradient_accumulation_steps", std::to_string(accumulation)};
 }
 
-// On 1, 2 and 4 ranks.
+// Layouts of 1, 2 and 4 ranks.
 inline std::vector<Layout> layouts() {
   const Words tp = {"--tensor_model_parallel_size", "2"}, pp = {"--pipeline_model_parallel_size", "2"},
               cp = {"--context_parallel_size", "2"}, zero = {"--use_distributed_optimizer"},
@@ -51,7 +51,7 @@ inline std::vector<Layout> layouts() {
           {"pp2_dp2_zero", ranks(4, 2) + pp + zero}};
 }
 
-inline constexpr int kExpertTokens = 250;  // of the model of expert_layouts()
+inline constexpr int kExpertTokens = 250;  // vocabulary of the model of expert_layouts()
 
 // Layouts of a model with 4 experts on 1, 2 and 4 ranks: whole experts, split ones, and both, with the other axes.
 inline std::vector<Layout> expert_layouts() {
@@ -81,13 +81,13 @@ class TrainResume : public Train {
                        path(out)} +
                  more);
   }
-  // Returns what it said.
+  // Returns its output.
   std::string run(const std::string& out, const Words& more) {
     TrainProgram program(run_words(out, more));
     EXPECT_EQ(program.exit_code(), 0) << program.err();
     return program.err();
   }
-  // The step of the newest one; 0: there is none.
+  // Returns the step of the latest checkpoint; 0 if there is none.
   int newest_checkpoint(const std::string& out) {
     int newest = 0;
     for (const auto& entry : fs::directory_iterator(path(out))) {
@@ -97,13 +97,13 @@ class TrainResume : public Train {
     }
     return newest;
   }
-  // What a run that was killed after step 5 has left.
+  // Creates the state that a run killed after step 5 leaves behind.
   void make_killed(const std::string& from, const std::string& to) {
     fs::create_directories(path(to));
     fs::copy(path(from) + "/checkpoint-5", path(to) + "/checkpoint-5", fs::copy_options::recursive);
     for (const char* file : {".concord-run.json", "metrics.jsonl"}) fs::copy(path(from) + "/" + file, path(to));
   }
-  // Losses, norms and rates of all log lines, and evaluations; and the tensors at the end.
+  // Compares losses, norms and rates of all log lines, evaluations, and the final tensors.
   void expect_same_run(const std::string& a, const std::string& b, int last_step) {
     for (const char* file : {"metrics.jsonl", "eval_metrics.jsonl"}) {
       const auto first = read_lines(path(a + "/" + file)), second = read_lines(path(b + "/" + file));
@@ -124,12 +124,12 @@ class TrainResume : public Train {
     expect_same_bytes(weights_in(a), weights_in(b));
     expect_same_bytes(a + "/optimizer.safetensors", b + "/optimizer.safetensors");
   }
-  // Of a model, or of an adapter.
+  // Returns the weights file of a model or an adapter.
   std::string weights_in(const std::string& folder) const {
     const std::string adapter = folder + "/adapter_model.safetensors";
     return fs::exists(path(adapter)) ? adapter : folder + "/model.safetensors";
   }
-  // A failure names the files; their contents would fill the screen.
+  // Prints only the names of the files, since their contents would fill the screen.
   void expect_same_bytes(const std::string& a, const std::string& b) {
     const std::string first = bytes_of(path(a)), second = bytes_of(path(b));
     EXPECT_FALSE(first.empty()) << a;

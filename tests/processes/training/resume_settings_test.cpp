@@ -154,7 +154,7 @@ TEST_F(ResumeSettings, WhatChangesNothingIsAllowed) {
   EXPECT_EQ(read_steps(path("out")).size(), 7u);
 }
 
-// The same as a run from the weights: step 0, fresh optimizer, data from its beginning, the schedule's beginning.
+// Identical to a run from the weights: step 0, new optimizer, data and schedule from the start.
 TEST_F(ResumeSettings, FinetuneTakesTheWeightsOnly) {
   run("whole", one_ + Words{"--max_steps", "7"});
   run("model", one_ + Words{"--model", path("whole/checkpoint-5"), "--learning_rate", "2e-3", "--seed", "7"});
@@ -182,7 +182,7 @@ TEST_F(ResumeSettings, FinetuneTakesTheWeightsOnly) {
 TEST_F(ResumeSettings, WithoutItsStateTheOptimizerStartsAfreshWhereTheDataIs) {
   const Words ordered = one_ + Words{"--shuffle", "false"};
   for (const Words& type : {Words{}, Words{"--bf16"}, Words{"--fp16", "--initial_loss_scale", "1024"}}) {
-    const int samples = type.empty() ? 4 : 1;  // per step; in 16 bits they are slow on a cpu
+    const int samples = type.empty() ? 4 : 1;  // per step; bf16 and fp16 are slow on a cpu
     const Words kind = type + Words{"--gradient_accumulation_steps", std::to_string(samples)};
     for (const char* out : {"whole", "out", "expected"}) fs::remove_all(path(out));
     run("whole", ordered + kind + Words{"--max_steps", "5"});
@@ -199,7 +199,7 @@ TEST_F(ResumeSettings, WithoutItsStateTheOptimizerStartsAfreshWhereTheDataIs) {
   }
 }
 
-// The run that was never stopped, over data in which the first rows come again.
+// Compared with the run that was never stopped, over data in which the first rows are repeated.
 TEST_F(ResumeSettings, TheDataStartsAtItsBeginningWhereItIsNotSkipped) {
   const Words ordered = one_ + constant_ + Words{"--shuffle", "false"};
   run("whole", ordered + Words{"--max_steps", "5"});
@@ -209,7 +209,7 @@ TEST_F(ResumeSettings, TheDataStartsAtItsBeginningWhereItIsNotSkipped) {
   EXPECT_EQ(metadata("out/checkpoint-12")["data"]["sample"], 28);
 }
 
-// A restarted attempt goes on with its own checkpoints: the flags were for the first one.
+// A restarted attempt resumes from its own checkpoints: the flags were for the first one.
 TEST_F(ResumeSettings, ARestartedAttemptDoesNotStartAfreshAgain) {
   const Words kind = constant_ + Words{"--gradient_accumulation_steps",
                                        "2",

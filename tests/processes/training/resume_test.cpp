@@ -177,7 +177,7 @@ TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
 }
 
 TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
-  // Nothing to resume: it starts, and says so.
+  // There is nothing to resume: the run starts and logs this.
   EXPECT_THAT(run("whole", ranks(1, 4) + Words{"--resume_from_checkpoint", "true"}),
               HasSubstr("no checkpoint to resume from"));
   const Words resume = ranks(1, 4) + Words{"--resume_from_checkpoint", path("whole/checkpoint-5")};

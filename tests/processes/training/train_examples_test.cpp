@@ -34,7 +34,7 @@ std::vector<Example> examples() {
   return found;
 }
 
-// What decides how a model can be split: as the published config.json has it. A head is 8 wide.
+// The sizes that determine how a model can be sharded, as in the published config.json. A head is 8 wide.
 std::string narrow_model(const std::string& file, int64_t vocab_size) {
   const auto config = [&](const char* architecture, const char* type, int64_t layers, int64_t heads, int64_t groups,
                           bool tied) {

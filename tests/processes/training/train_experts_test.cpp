@@ -1,5 +1,5 @@
-// Models with experts through the program: the same training under every layout, losses of routers included, and
-// checkpoints that continue to the last bit.
+// MoE models through the program: the same training with every layout, including router losses, and checkpoints that
+// resume bitwise identically.
 #include "tests/processes/training/resume_runs.h"
 
 namespace concord::testing_processes {
@@ -7,8 +7,8 @@ namespace {
 
 class TrainExperts : public TrainResume {
  protected:
-  // Steps of 4 samples. The losses of routers are large, so that a wrong scale is seen, and per sequence, so that they
-  // do not depend on how samples are put into micro-batches.
+  // Steps of 4 samples. The router losses are large, so that a wrong scale is detected, and per sequence, so that they
+  // do not depend on the assignment of samples to micro-batches.
   Words expert_words(const std::string& out, const Words& more) {
     return Words{"--model",
                  kGolden + "/hf/qwen2-moe-tiny",

@@ -1,4 +1,4 @@
-// What `concord train` does to files that are there already, and to runs that would train nothing.
+// `concord train` with existing files, and runs that would train nothing.
 #include <gmock/gmock.h>
 
 #include "core/schedule/schedules.h"
@@ -23,7 +23,7 @@ std::string text_of(const fs::path& path) {
 
 class TrainFolder : public Train {
  protected:
-  // A run with a checkpoint of step 2, and all of its own.
+  // Creates a run with a checkpoint of step 2 and all its files.
   void make_run() {
     TrainProgram program(words({"--max_steps", "2"}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();

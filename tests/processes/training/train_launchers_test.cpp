@@ -1,4 +1,4 @@
-// `concord train` under launchers that are not ours: the same losses as with --nproc.
+// `concord train` under other launchers: the same losses as with --nproc.
 #include <gmock/gmock.h>
 
 #include "tests/processes/train_program.h"
@@ -8,7 +8,7 @@ namespace {
 
 class TrainLaunchers : public Train {
  protected:
-  // Runs |launcher| with the words of a short run behind it, and compares with two processes of our own.
+  // Runs |launcher| followed by the arguments of a short run, and compares with two processes of --nproc.
   void expect_the_same_losses(std::vector<std::string> launcher) {
     TrainProgram own(words({"--nproc", "2", "--output_dir", path("own")}));
     ASSERT_EQ(own.exit_code(), 0) << own.err();

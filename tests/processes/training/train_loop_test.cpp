@@ -1,5 +1,5 @@
-// What steers the loop and its data, through the program: blends, splits, sets to evaluate on, batches that grow, and
-// the ways in which a run ends before its last step. All of it resumes with the same bits.
+// Arguments of the loop and its data, through the program: blends, splits, evaluation sets, batch size ramp-up, and
+// early ends of a run. All of it resumes bitwise identically.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class TrainLoop : public TrainResume {
  protected:
-  // Of Megatron data, which replaces the samples that the other tests have.
+  // Uses Megatron data, which replaces the samples of the other tests.
   Words blend(const std::string& blend) {
     return ranks(1, 4) + Words{"--train_data", "", "--train_data_blend", blend, "--seq_length", "8"};
   }
@@ -29,7 +29,7 @@ class TrainLoop : public TrainResume {
   std::vector<nlohmann::json> evaluations(const std::string& out) {
     return read_lines(path(out) + "/eval_metrics.jsonl");
   }
-  // Of all weights in |file|, which are of 32 bits.
+  // Returns the norm of all weights in |file|, which are fp32.
   double norm_of(const std::string& file) {
     const std::string bytes = bytes_of(path(file));
     uint64_t header = 0;
@@ -196,7 +196,7 @@ TEST_F(TrainLoop, ADecreasedBatchGoesOnWithTheNextSampleOnAnotherNumberOfRanks) 
   }
 }
 
-// What a run makes of long samples is what it makes of samples that were cut before, by hand.
+// A run on long samples equals a run on samples that were truncated before, by hand.
 TEST_F(TrainLoop, LongSamplesAreCutDroppedOrSplitAndCounted) {
   const auto write = [&](const std::string& name, const std::vector<std::vector<int>>& samples) {
     std::ofstream file(path(name));
@@ -287,7 +287,7 @@ TEST_F(TrainLoop, TheNormOfTheWeightsIsTheSameUnderEveryLayout) {
   const Words kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm", "--log_num_zeros_in_grad"};
   run("one", ranks(1, 4) + kind);
   EXPECT_GT(read_steps(path("one")).back()["num_zeros_in_grad"],
-            64);  // a row of the embedding whose token is not there
+            64);  // a row of the embedding whose token does not occur
   const double expected = read_steps(path("one")).back()["params_norm"];
   const std::vector<Words> layouts = {ranks(2, 4) + Words{"--tensor_model_parallel_size", "2"},
                                       ranks(2, 2) + Words{"--use_distributed_optimizer"},
@@ -460,7 +460,7 @@ TEST_F(TrainLoop, AProfileHasSpansThatNest) {
   std::sort(spans.begin(), spans.end(),
             [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });
   std::vector<double> open;
-  const double rounding = 0.002;  // of two numbers with three digits after the point
+  const double rounding = 0.002;  // two numbers with three digits after the decimal point
   for (const auto& [begin, end] : spans) {
     while (!open.empty() && open.back() <= begin + rounding) open.pop_back();
     if (!open.empty()) {

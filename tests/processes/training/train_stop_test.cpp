@@ -1,4 +1,4 @@
-// Signals that ask a run to end, in each of its phases: it ends in time, with the exit code of its --help.
+// Signals that ask a run to end, in each of its phases: it exits in time, with the exit code documented in --help.
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <sys/socket.h>
@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-// Whether somebody does on this machine, at |port|.
+// Returns whether a process of this machine listens at |port|.
 bool listens(uint16_t port) {
   const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

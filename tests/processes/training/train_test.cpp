@@ -271,7 +271,7 @@ TEST_F(Train, TheExampleOfMegatronsEntryTrainsAModelOfItsOwn) {
   const auto steps = read_steps(path("out"));
   ASSERT_EQ(steps.size(), 10u);
   EXPECT_LT(steps.back()["loss"].get<double>(), 0.9 * steps.front()["loss"].get<double>());
-  // What its metrics count in all samples, dealt to two ranks with padding, is what is counted without gathering them.
+  // Its metrics over all samples, distributed to two ranks with padding, equal the metrics without gathering them.
   const auto evaluations = read_lines(path("out") + "/eval_metrics.jsonl");
   ASSERT_EQ(evaluations.size(), 1u);
   const nlohmann::json& evaluation = evaluations.back();
@@ -285,7 +285,7 @@ TEST_F(Train, TheExampleOfMegatronsEntryTrainsAModelOfItsOwn) {
   const std::string model(std::istreambuf_iterator<char>(file), {});
   for (const char* name : {"embedding.weight", "layers.3.in.weight", "output.weight"})
     EXPECT_THAT(model.substr(0, 4000), HasSubstr(name));
-  // One process, from the middle on, by the arguments that the first run has left: the same losses.
+  // One process, starting in the middle, with the arguments that the first run has stored: the same losses.
   fs::remove_all(path("out/checkpoint-10"));
   fs::remove_all(path("out/model"));
   train("out", 1,

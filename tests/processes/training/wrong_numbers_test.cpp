@@ -182,7 +182,7 @@ class Reruns : public WrongNumbers {
     });
   }
 
-  // Of the final weights of a run without errors.
+  // Returns checksums of the final weights of a run, which must not fail.
   std::string weights_after(const std::optional<Poison>& poison, const std::vector<std::string>& words, int world = 2) {
     const std::string file = folder_.path() + "/weights";
     expect_run(world, poison, words, [&](const TrainerResult& result, int rank) {
@@ -269,7 +269,7 @@ TEST_F(Reruns, ASpikeOfTheDataIsUsedUnlessItIsSkippedOrStops) {
                      HasSubstr("also when it is computed again, and on another replica: a property of the data")));
 }
 
-// Of the steps after it, one that was computed on another replica has no more influence than one that was not.
+// Recomputing the skipped step on another replica does not influence later steps.
 TEST_F(Reruns, ASkippedStepLeavesTheGeneratorsWhereItWouldHave) {
   const std::vector<std::string> skip = {"--max_steps", "14", "--spike_factor", "10", "--rerun_action", "skip"};
   EXPECT_EQ(weights_after(Poison{.step = 12, .factor = 1000}, skip),
