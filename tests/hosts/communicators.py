@@ -37,9 +37,9 @@ def check_bits(program, plugin):
         print(f"{count} ranks have the same bits on {host_count} hosts as on one")
 
 
-# Connects to every port at once, as often as there are kinds of words, sends them, and stays connected. Prints how many
-# of the ports have accepted it within a second. UCX's words are its magic number and a request to connect from an address
-# of no known family, on which UCX 1.13 ends its process.
+# Connects to every port at the same time, once per kind of message, sends it, and stays connected. Prints how many
+# of the ports have accepted it within a second. UCX's message is its magic number and a request to connect from an
+# address of an unknown family, on which UCX 1.13 aborts its process.
 STRANGER = """import os, select, socket, struct, sys
 ucx = struct.pack("<QBIIBQ", 0xCAFEBABE12345678, 32, 29, 1, 0, 7) + b"\\xff" * 16 + bytes(30)
 kept, accepted = [], set()

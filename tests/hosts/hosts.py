@@ -92,7 +92,7 @@ class Hosts:
     def __exit__(self, *_):
         for process in self.started:
             if process.poll() is None:
-                process.kill()  # a launcher, whose ranks end with it
+                process.kill()  # a launcher, with which its ranks exit
                 process.wait()
         for name in [*self.names, self.middle]:
             quiet("ip", "netns", "del", name)

@@ -310,7 +310,7 @@ def check_leaderless(runs, hosts):
         words[words.index("--global_batch_size") + 1] = "3"
         words = [runs.concord, *words, "--nproc", "1", "--nnodes", "3", "--node_rank", str(node), "--master_addr",
                  hosts.addresses[0], "--master_port", "4450", "--max_restarts", "2", "--rejoin_timeout", "120"]
-        variables = {"CONCORD_FAULTS": "delay:0@8+900", "CONCORD_RANK_START": "exec"}  # no process beside the ranks
+        variables = {"CONCORD_FAULTS": "delay:0@8+900", "CONCORD_RANK_START": "exec"}  # no process except the ranks
         started.append(runs.start_on(hosts, "leaderless", node, words, variables))
     while len(runs.metrics("leaderless")) < 7:
         for process, log in started:

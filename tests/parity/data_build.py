@@ -141,7 +141,7 @@ def check_killed(program, folder):
     command = [program, "data", "build", "--input", str(folder / "*.parquet"), "--output", str(folder / "parts"), "--tokenizer",
                str(tokenizer), "--shard_bytes", "8000", "--workers", "2"]
     rng, kills, code = random.Random(5), 0, None
-    while code != 0 and not (folder / "parts.idx").exists():  # it may be killed when all is there
+    while code != 0 and not (folder / "parts.idx").exists():  # it may be killed after everything is written
         run = subprocess.Popen(command, env=os.environ | {"CONCORD_PYTHON": sys.executable}, stdout=subprocess.DEVNULL)
         try:
             code = run.wait(timeout=rng.uniform(0.1, 1.0) if kills < 6 else None)

@@ -18,19 +18,19 @@ import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from largest import largest
-from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
+from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 if missing
 
 import numpy
 
 STEPS, BATCH, LENGTH, SEED, LR = 3, 4, 16, 7, 1e-2
 ATTENTION, HIDDEN = 0.2, 0.1
-# What float32 leaves: ten times what was measured, as in train_experts.py; of norms and weights the share.
+# Bounds for float32: ten times the measured differences, as in train_experts.py; relative for norms and weights.
 LOSS, NORM, WEIGHT = 4e-6, 2e-6, 4e-7
 LLAMA = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.1,
          "attention_dropout": ATTENTION, "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 SMALL = {key: LLAMA[key] for key in LLAMA if key != "rope_parameters"} | {"head_dim": 8}
-# Families whose attention has more: the model, what is trained of it, and the modules whose output is what is added.
+# Families with other attention layers: the model, its trained parameters, and the modules whose output is added.
 MODELS = {
     "llama": (LLAMA, [], ("self_attn", "mlp")),
     "gemma2": (SMALL | {"sliding_window": 5, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 8}, [],

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import FAMILIES, torch, transformers  # exits with 77 where they are not
+from random_models import FAMILIES, torch, transformers  # exits with 77 if missing
 import latent_attention
 import linear_attention
 

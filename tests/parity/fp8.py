@@ -27,13 +27,13 @@ import preloaded
 from largest import largest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
+from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 if missing
 
 BATCH, LR = 2, 0.05
-SHARE = 100  # what is off is less than this part of what 8 bits change
+SHARE = 100  # differences are less than 1 / this of the effect of FP8
 MARGIN = 2.0**-22  # 4 roundings of float32: 1 to 3 times it are the worst errors among 10,000 operands
 SEEDS = range(11, 2011)  # candidates for the data; about one of 10 is certain enough, with blocks one of 100
-AMAX = 1e-5  # the share by which a largest value may be off: what float32 leaves in it, and in the scales before
+AMAX = 1e-5  # relative error of an amax: float32 rounding of it and of the previous scales
 LLAMA = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.05,
          "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
@@ -103,7 +103,7 @@ class Layer:
     def __init__(self, recipe, gradients, history):
         self.recipe, self.forms = recipe, {"x": E4M3, "w": E4M3, "g": gradients}
         self.past, self.seen, self.length = {"x": [], "w": [], "g": []}, {"x": 0.0, "w": 0.0, "g": 0.0}, history
-        self.margin, self.count = math.inf, 0  # the least of inputs and gradients, and how many they are
+        self.margin, self.count = math.inf, 0  # minimum over inputs and gradients, and their number
 
     def narrow(self, what, x, transposed=False):
         if self.recipe is None:

@@ -23,7 +23,7 @@ from pathlib import Path
 import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import FAMILIES, draw_config, make_model, rope_name, torch, transformers  # exits with 77 where they are not
+from random_models import FAMILIES, draw_config, make_model, rope_name, torch, transformers  # exits with 77 if missing
 
 TOKENS = 50
 # Logits of these models are sums of at most 200 products in each of at most 14 layers of sums, of magnitude up to 10:

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import differences, make_model, torch, transformers  # exits with 77 where they are not
+from random_models import differences, make_model, torch, transformers  # exits with 77 if missing
 from latent_attention import EP, GRADIENT, LOGITS, TP, load_file, probe, run, save_file
 from train_experts import GPT_OSS
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors

@@ -19,7 +19,7 @@ import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from largest import largest
-from random_models import differences, in_files, make_model, reference, torch, transformers  # exits with 77 where they are not
+from random_models import differences, in_files, make_model, reference, torch, transformers  # exits with 77 if missing
 from safetensors.torch import load_file, save_file
 from transformers.modeling_layers import MtpLayer
 import train_experts
@@ -47,8 +47,8 @@ LAYOUTS = {
     "tp 2, ep 2, recomputation": [*TP, "--sequence_parallel", *EP, "--expert_tensor_parallel_size", "1", "--nproc", "2",
                                   "--recompute_granularity", "selective", "--recompute_modules", "core_attn", "layernorm"],
 }
-# Of float32: largest difference, share of the norm, and of logits and loss between layouts. That gradients of layouts are the
-# same up to the order of sums is shown in float64 by hf_parity_test.
+# Bounds for float32: largest difference, relative to the norm, and for logits and loss between layouts. hf_parity_test
+# shows in float64 that gradients of layouts are the same up to the order of sums.
 LOGITS, GRADIENT, BETWEEN = 1e-5, 1e-4, 1e-6
 
 
@@ -150,7 +150,7 @@ def compare_further(program, tied, folder):
     worst = differences_of_further(program, folder, expected, {"input_ids": ids, "labels": labels}, layouts)
     # The same rows one after the other, of different lengths: what a depth predicts is of its own sequence.
     rows, cuts = [ids[:1, :16], ids[1:]], torch.tensor([0, 16, 40])
-    own = [labels[:1, :16], torch.cat([ids[1:, :4], labels[1:, 4:]], 1)]  # of the first tokens, which the other must not predict
+    own = [labels[:1, :16], torch.cat([ids[1:, :4], labels[1:, 4:]], 1)]  # the other must not predict these labels
     expected = further_expected(model, further, sum(further.sums(model, *row) for row in zip(rows, own)))
     own[1][0, 0] = -100  # nothing predicts the first token of a sequence
     packed = {"input_ids": torch.cat(rows, 1), "labels": torch.cat(own, 1), "cu_seqlens": cuts}
@@ -189,7 +189,7 @@ def train_further(program, folder, model, further):
     torch.manual_seed(4)
     ids = torch.randint(0, SETTINGS["vocab_size"], (16, 24))
     save_file({"input_ids": ids, "labels": ids.clone()}, str(folder / "data.safetensors"))
-    # Reductions that begin when a gradient is complete, so that none may be taken for it too early.
+    # Reductions start when a gradient is complete, so an incomplete one must not be mistaken for it.
     overlap = ["use_distributed_optimizer: true", "overlap_grad_reduce: true", "delay_grad_reduce: false"]
     layouts = {"one process": (1, 1, ["gradient_accumulation_steps: 4"]),
                "dp 2, ep 2": (2, 1, ["gradient_accumulation_steps: 2", "expert_model_parallel_size: 2", *overlap]),
@@ -276,7 +276,7 @@ def compare_blocks(program, folder):
             assert dumps[0].keys() == dumps[1].keys(), layout
             for name, tensor in dumps[0].items():
                 assert torch.equal(tensor, dumps[1][name]), f"8-bit blocks, {dtype}, {layout}: {name}"
-    # What is saved has neither scales nor what the config says of them.
+    # Saved files have neither scales nor their entries in the config.
     for kind in ("plain", "published"):
         (folder / "run.yaml").write_text("\n".join([
             f"model: {folder / kind}", f"train_data: {folder}/batch.safetensors", f"output_dir: {folder}/{kind}-out",

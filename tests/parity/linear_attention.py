@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import differences, in_files, make_model, torch, transformers  # exits with 77 where they are not
+from random_models import differences, in_files, make_model, torch, transformers  # exits with 77 if missing
 from latent_attention import EP, GRADIENT, TP, compare_layouts, load_file, probe, run, save_file
 import train_experts
 

@@ -21,7 +21,7 @@ import numpy
 
 SEED, SHARE, ROWS, STEPS = 11, 0.3, 8, 3
 FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "gate_up", "up_proj": "gate_up"}
-# The streams of ranks by what a rank has of a layer's input: all of it, its features, or its tokens.
+# The random streams of ranks, by the part of a layer's input on a rank: all of it, its features, or its tokens.
 LAYOUTS = {
     "one": ([], {}),
     "all recomputed": (["--recompute_granularity", "full"], {}),
@@ -122,7 +122,7 @@ def main():
         compare(program, "qwen2", adapter, folder / "data.safetensors", folder, LAYOUTS)
         compare_logits(program, adapter, folder / "batch.safetensors", folder)
 
-        # Layers that every rank has whole.
+        # Layers that are replicated on every rank.
         gates, experts = folder / "gates", GOLDEN / "hf/qwen2-moe-tiny"
         save_file({key: torch.where(value < 0, value, value % 256) for key, value in data.items()}, str(folder / "few.safetensors"))
         train(program, folder / "few.safetensors", gates, "--lora_rank", 3, "--lora_target", "q_proj,shared_expert_gate,shared_expert.up_proj",

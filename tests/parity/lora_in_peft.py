@@ -29,7 +29,7 @@ except ImportError as missing:
 GOLDEN = Path(__file__).parent.parent / "golden"
 MODEL = GOLDEN / "hf/qwen2-tiny"
 STEPS, LR = 6, 1e-2
-LOSS_BOUND = 5e-5  # golden/README.md: what float32 leaves after 20 steps
+LOSS_BOUND = 5e-5  # golden/README.md: float32 rounding after 20 steps
 LOGITS_BOUND = 1e-5
 
 LAYOUTS = {
@@ -108,7 +108,7 @@ def compare_resumed(program, name, data, folder, layout, *words, model=MODEL):
 
 def compare_logits(program, adapter, batch, folder, model=MODEL):
     dump = folder / "dump.safetensors"
-    # The folder names its base model. In float64, so that what is left of a difference is not rounding.
+    # The folder names its base model. In float64, so that remaining differences are not rounding.
     run(program, "probe", "--overwrite", "--model", adapter, "--batch", batch, "--out", dump, "--dtype", "float64")
     with torch.no_grad():
         wanted = load(adapter, model=model).double().eval()(input_ids=load_file(str(batch))["input_ids"]).logits
@@ -155,7 +155,7 @@ def compare_merged(program, adapter, dtype, folder, start=MODEL):
             magnitude = parts[key.format("A").replace("lora_A.weight", "lora_magnitude_vector")].double()
             factor = magnitude / (before[name] + b @ a * (config.lora_alpha / config.r)).norm(dim=1)
             rounding = factor[:, None] * rounding + (a.shape[1] + 3) * unit * value.double().abs()
-        # Where these lie on either side of a value's middle, the results are neighbours in the weight's type.
+        # If these are on both sides of a midpoint, the results are adjacent numbers of the weight's type.
         bound = rounding + (2 * own_unit * (value.double().abs() + rounding) if key.format("A") in parts else 0)
         if not ((found[name].double() - value.double()).abs() <= bound).all():
             raise AssertionError(f"{name}: merged weights differ from peft's by more than rounding")
@@ -196,7 +196,7 @@ def compare_generated(program, adapter, folder):
     print("generated as peft does, with and without the adapter", flush=True)
 
 
-# -------------------------------------------------------------------------------------- that begin as a part of the weights
+# ------------------------------------------------------------------------------------------------------ PiSSA and OLoRA
 
 
 def decaying(folder):
@@ -236,7 +236,7 @@ def compare_start(program, init, data, batch, folder, layout):
         own, layer, weight = b[:, :rank] @ a[:rank], layers[module], before[module + ".weight"]
         theirs = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
         rest = weight - alpha / rank * own
-        # Vectors of the r-th singular value turn by the rounding of W over the gap to the next one, 0.2 of it.
+        # Vectors of the r-th singular value rotate by the rounding of W over the gap to the next one, 0.2 of it.
         bound = 1e-6 * torch.linalg.matrix_norm(weight, 2)
         for one, other in ((own, theirs), (rest, layer.base_layer.weight)):
             worst = largest(worst, ((one - other).abs().max() / bound).item())
@@ -254,7 +254,7 @@ def compare_start(program, init, data, batch, folder, layout):
     compare_merged(program, folder / layout / "model", torch.float32, folder / "merge", base)
 
 
-# ------------------------------------------------------------------------------------------------------ beside experts
+# -------------------------------------------------------------------------------------------------------- with experts
 
 EXPERT_LAYOUTS = {
     "ep 2, ZeRO": ["--nproc", 2, "--expert_model_parallel_size", 2, "--use_distributed_optimizer"],
@@ -298,7 +298,8 @@ def make_latent_model(folder):
 def compare_experts(program, name, target, data, batch, folder, layouts):
     """Pairs beside experts, routers and gates of shared experts: files as peft has them for single experts."""
     base, lr = GOLDEN / "hf" / name, 3e-3
-    # peft 0.21 does not know the experts of qwen2_moe in transformers 5; of that model it is the gate of the shared one that counts.
+    # peft 0.21 does not know the experts of qwen2_moe in transformers 5; that model tests the gate of the shared
+    # expert.
     words = ["--lora_rank", 3, "--lora_alpha", 5, "--lora_target", target, "--learning_rate", lr]
     train(program, data, folder / "start", *words, "--max_steps", 3, model=base)
     start = folder / "start/model"
@@ -375,7 +376,7 @@ def compare_four_bits(program, data, folder):
     found = train(program, data, folder / "dora", *dora, *LAYOUTS["tp 2, sequence parallel"], model=folder / "base")
     compare_losses("in 4 bits with DoRA, tp 2", found, wanted)
     compare_resumed(program, "in 4 bits", data, folder, "tp 2, sequence parallel", *words, model=folder / "base")
-    # What is added to the weights is added before these are rounded to 4 bits.
+    # Adapters are merged into the weights before these are quantised to NF4.
     run(program, "merge", "--model", folder / "base", "--adapter", folder / "one/model", "--out", folder / "merged")
     by_hand = train(program, data, folder / "by hand", *words, "--max_steps", 3, model=folder / "merged")
     found = train(program, data, folder / "beside one", *words, "--max_steps", 3, "--adapter_name_or_path", folder / "one/model",
@@ -433,7 +434,7 @@ def compare_several(program, first, data, batch, folder):
         compare_losses(f"two adapters, {layout}", found, wanted)
     compare_resumed(program, "two adapters", data, folder, "pp 2, vpp 2", "--adapter_name_or_path", f"{first},{folder / 'by hand/model'}",
                     "--learning_rate", lr)
-    # What was merged need not be said again, and cannot be something else.
+    # The merged adapters need not be given again, and must be the same.
     again = [train(program, data, folder / f"again {number}", "--adapter_name_or_path", names, "--max_steps", 2)
              for number, names in enumerate((folder / "new/model", f"{first},{folder / 'new/model'}"))]
     further = train(program, data, folder / "further", "--adapter_name_or_path", folder / "by hand/model", "--max_steps", 2, model=folder / "merged")
@@ -446,7 +447,7 @@ def compare_several(program, first, data, batch, folder):
             raise
     else:
         raise AssertionError("an adapter was trained beside other weights than it was made for")
-    # Its folder remembers what was merged.
+    # Its folder records the merged adapters.
     dump = folder / "dump.safetensors"
     logits = []
     for model in (["--model", folder / "new/model"], ["--model", folder / "merged", "--adapter_name_or_path", folder / "by hand/model"]):
@@ -485,7 +486,7 @@ def main():
             compare_start(program, "olora", data_file, batch, folder / "olora", "tp 2, dp 2, ZeRO")
 
         def compare_all_experts():
-            few, few_batch = folder / "few.safetensors", folder / "few_batch.safetensors"  # of these models' vocabularies
+            few, few_batch = folder / "few.safetensors", folder / "few_batch.safetensors"  # in these vocabularies
             save_file({key: torch.where(value < 0, value, value % 256) for key, value in data.items()}, str(few))
             save_file({key: torch.where(expected[key] < 0, expected[key], expected[key] % 256) for key in ("input_ids", "labels")}, str(few_batch))
             compare_experts(program, "qwen3-moe-tiny", "all-linear", few, few_batch, folder / "qwen3", list(EXPERT_LAYOUTS))
@@ -529,7 +530,8 @@ def main():
         compare_losses("new, tp 2", found, wanted)
         compare_logits(program, folder / "new/model", batch, folder)
 
-        # With the learning rate of the others, rounding grows in 20 steps: peft in float32 is 2e-5 off from itself in float64.
+        # With the learning rate of the others, rounding grows in 20 steps: peft in float32 is 2e-5 off from itself in
+        # float64.
         dora, dora_lr = ["--use_dora", "--lora_target", "q_proj,v_proj,o_proj,up_proj"], 2e-3
         train(program, data_file, folder / "dora start", *dora, "--max_steps", 1, "--learning_rate", 0)
         wanted = peft_losses(folder / "dora start/model", data, dora_lr)

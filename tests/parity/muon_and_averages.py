@@ -18,16 +18,17 @@ import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from largest import largest
-from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
+from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 if missing
 
 STEPS, BATCH, LENGTH, LR, DECAY, MOMENTUM, BETAS = 6, 4, 16, 1e-2, 0.1, 0.9, (0.9, 0.95)
 EMA, EMA_START, EVAL_STEPS = 0.8, 2, 3
-# Newton-Schulz multiplies the smallest singular directions by 3.4445 five times, so what float32 leaves in a gradient
+# Newton-Schulz multiplies the smallest singular directions by 3.4445 five times, so float32 rounding of a gradient
 # (1e-7 of it) is up to 5e-5 of an update, and after six updates of 1e-2 times weights' own size about 1e-6 of them.
 LOSS, NORM, WEIGHT = 7e-6, 2e-6, 2e-6
-# Of two runs in bf16 that part after step 3, the weights that are stored in bf16: rounding them, by 2^-9 / sqrt(3) on average, gives
-# sqrt(2) * 1.1e-3. Each of the three steps moves a weight by at most 5 % of it (31 % in six), with gradients that rounding changes
-# by 1.7 % (bf16_test.cpp) and Newton-Schulz by twice that: sqrt(3) * 5 % * 3.5 % = 3e-3. Together, in quadrature, 3.4e-3.
+# Bound for two bf16 runs that separate after step 3, whose weights are stored in bf16: rounding them, by 2^-9 / sqrt(3)
+# on average, gives sqrt(2) * 1.1e-3. Each of the three steps moves a weight by at most 5 % of it (31 % in six), with
+# gradients that rounding changes by 1.7 % (bf16_test.cpp) and Newton-Schulz by twice that: sqrt(3) * 5 % * 3.5 % =
+# 3e-3. Together, in quadrature, 3.4e-3.
 BF16_WEIGHT = 4e-3
 LLAMA = {"vocab_size": 70, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 64, "initializer_range": 0.1, "tie_word_embeddings": False,
@@ -168,7 +169,7 @@ def compare_resumed(program, folder):
             share = largest_share(load_file(other / part / "model.safetensors"), wanted)
             assert share <= (BF16_WEIGHT if precision else WEIGHT), f"{part}: another layout differs by {share:g}"
         subprocess.run(["rm", "-rf", str(same), str(other)], check=True)
-    # The checkpoint of the last step has the average, too.
+    # The checkpoint of the last step has the EMA too.
     done = subprocess.run([program, "convert", "--from", f"{whole}/checkpoint-{STEPS}", "--to", f"{folder}/averages", "--ema"],
                           capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -184,7 +185,7 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    torch.Tensor.bfloat16 = torch.Tensor.float  # what torch.optim.Muon iterates in
+    torch.Tensor.bfloat16 = torch.Tensor.float  # the type of torch.optim.Muon's iterations
     torch.manual_seed(11)
     ids = torch.randint(0, LLAMA["vocab_size"], (STEPS * BATCH + A + B, LENGTH))
     ids[:, 1::2] = (3 * ids[:, ::2] + 1) % LLAMA["vocab_size"]  # something to learn

@@ -7,7 +7,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from largest import largest
-from random_models import check_differences, torch  # exits with 77 unless they are installed
+from random_models import check_differences, torch  # exits with 77 if missing
 import dropout
 import lora_in_peft
 import muon_and_averages

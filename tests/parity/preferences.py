@@ -35,11 +35,13 @@ except ImportError as missing:
 GOLDEN = Path(__file__).parent.parent / "golden"
 MODEL = GOLDEN / "hf/qwen2-tiny"
 STEPS, PAIRS, MICRO, LR = 5, 4, 2, 1e-3
-# Far above the rounding of gradients in float32, some 1e-8: by AdamW's own 1e-8, elements whose gradient is nothing but rounding
-# would take steps of the whole learning rate into either direction, in TRL as here, and losses would be 2e-6 apart.
+# Far above the rounding of gradients in float32, some 1e-8: by AdamW's own 1e-8, elements whose gradient is nothing but
+# rounding would take steps of the whole learning rate into either direction, in TRL as here, and losses would be 2e-6
+# apart.
 EPSILON = 1e-3
-# Of losses, metrics and each element of gradients in float32, beside TRL's code in float64; of numbers above 1 their share. What is
-# left is the rounding of log-probabilities of tokens, some 3e-7 each, in sums of up to 40 of them, times beta.
+# Bounds for losses, metrics and each element of gradients in float32, compared with TRL's code in float64; relative
+# above 1. The difference is the rounding of log-probabilities of tokens, some 3e-7 each, in sums of up to 40 of them,
+# times beta.
 BOUND = 1e-6
 
 LAYOUTS = {
@@ -147,7 +149,7 @@ def steps_of(model, steps, loss_of, metrics):
     optimizer, logged = optimizer_of(parameters), []
     for step in steps:
         metrics.clear()
-        # Of all micro-batches together: every token weighs the same, and extremes are those of the step.
+        # Over all micro-batches together: every token has the same weight, and extremes are those of the step.
         with torch.no_grad():
             loss_of(sum(step, []))
         whole = {name: values[0] for name, values in metrics.items() if name in OF_STEPS}
@@ -222,7 +224,7 @@ def compare(name, found, wanted, factor=1):
     ours = set(NAMES) | {"loss", "grad_norm"}
     for step, (a, b) in enumerate(zip(found, wanted)):
         for key in ours & set(b):
-            # A margin is the difference of two rewards, which are large where there is no reference.
+            # A margin is the difference of two rewards, which are large without a reference.
             size = max(1, *(abs(b[of]) for of in (("rewards/chosen", "rewards/rejected") if key == "rewards/margins" else (key,))))
             bound = BOUND * factor * size
             worst[key] = max(worst[key], abs(a[key] - b[key]) / size)
@@ -285,7 +287,7 @@ def compare_training(program, data, pairs, folder):
     else:
         raise AssertionError("a run was resumed with another pref_beta")
     compare("resumed", train(program, data, folder / "resumed", "--resume_from_checkpoint", "latest"), wanted)
-    # In the first step the model is its own reference; the next two show the loss.
+    # In the first step the model equals its reference; the next two test the loss.
     for name, settings in LOSSES.items():
         compare(name, train(program, data, folder / name, "--max_steps", 3, *words_of(settings)), expected(steps[:3], settings))
 
@@ -339,7 +341,7 @@ def compare_four_bits(program, data, pairs, folder):
         compare(f"in 4 bits, {layout}", train(program, data, folder / layout, *lora, *LAYOUTS[layout], model=folder / "base"), wanted)
     once = ["--precompute_ref_log_probs", *LAYOUTS["dp 2"]]
     compare("in 4 bits, precomputed, dp 2", train(program, data, folder / "once", *lora, *once, model=folder / "base"), wanted)
-    # A copy of the start, where it is not the model with the adapter off, is in 4 bits too.
+    # A copy of the initial model, if the reference is not the model with the adapter disabled, is in NF4 too.
     found = train(program, data, folder / "further", *lora[:2], *lora[4:], "--adapter_name_or_path", folder / "start/model", model=folder / "base")
     compare("in 4 bits, an adapter of which B is 0", found, wanted)
 
@@ -388,7 +390,7 @@ def expected_rewards(start, steps, center, adapter=None):
     return steps_of(model, steps, loss_of, trainer._metrics["train"])
 
 
-# Of scores of single sequences after steps that round all weights; on the same weights they are within 1e-6 too.
+# Bound for scores of single sequences after steps that round all weights; on the same weights they are within 1e-6 too.
 REWARD_FACTOR = 2
 
 
@@ -412,7 +414,7 @@ def compare_rewards(program, pairs, folder):
     found = train(program, data, folder / "reward lora", *lora, *LAYOUTS["tp 2, sequence parallel"], stage="rm")
     compare("reward model, LoRA, tp 2, sequence parallel", found, wanted, factor=REWARD_FACTOR)
 
-    # What was saved is what was trained: its scores are the metrics of a step without an update.
+    # The saved model is the trained one: its scores equal the metrics of a step without an update.
     trained = folder / "reward pp 2, vpp 2, dp 2/model"
     found = first_step(program, data, folder / "reward same", *center, *LAYOUTS["tp 2, cp 2"], model=trained, stage="rm")
     compare("reward model, saved, tp 2, cp 2", found, expected_rewards(trained, micro_batches(pairs)[:1], 0.05))

@@ -18,8 +18,8 @@ import threading
 LOADED = ("LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "OPENBLAS_", "MKL_", "DNNL_", "ONEDNN_", "ATEN_", "TORCH_", "PYTORCH_",
           "CONCORD_TORCH")  # as in preloaded_request.h
 LIMITS = 16  # RLIM_NLIMITS
-servers = {}  # by program and what it was loaded with; None: there can be none
-lock = threading.Lock()  # of |servers| and what is said to them
+servers = {}  # by program and the variables at loading; None: not possible
+lock = threading.Lock()  # guards |servers| and the requests to them
 
 
 def start_server(program, env):

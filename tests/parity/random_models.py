@@ -200,7 +200,7 @@ def make_model(family, settings, seed):
                                                           **eager_experts)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.dim() == 1 or name.endswith("_bias"):  # norms and biases that are not all alike
+            if parameter.dim() == 1 or name.endswith("_bias"):  # norms and biases that are not all equal
                 parameter.add_(0.3 * torch.randn_like(parameter))
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
@@ -231,7 +231,7 @@ def in_files(name, gradient, family):
     else:
         mine = f"{prefix}.mlp.experts." + "{}.{}.weight"
         gate, up, down = "gate_proj", "up_proj", "down_proj"
-    if not which or family == "gpt_oss":  # whose files have them as transformers does
+    if not which or family == "gpt_oss":  # its files store them like transformers
         yield name, gradient
         return
     for number, of_expert in enumerate(gradient):
@@ -293,7 +293,7 @@ def run_case(program, seed, folder, both):
     draw = random.Random(seed)
     family, settings = draw_config(draw, seed)
     model = make_model(family, settings, seed)
-    length = 72 if family == "qwen3_next" else draw.choice([12, 24])  # of linear attention more than a chunk
+    length = 72 if family == "qwen3_next" else draw.choice([12, 24])  # longer than a chunk of linear attention
     ids = torch.randint(0, settings["vocab_size"], (2, length))
     labels = torch.where(torch.rand(ids.shape) < 0.2, torch.full_like(ids, -100), ids)
     expected = reference(model, ids, labels)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 import train_experts
-from random_models import load_file, make_model, torch, transformers  # exits with 77 where they are not
+from random_models import load_file, make_model, torch, transformers  # exits with 77 if missing
 
 train_experts.STEPS = 3
 train_experts.WEIGHT = 3e-5  # the first updates of Adam are signs, so that gradients near 0 have large ones
@@ -33,7 +33,7 @@ MODELS = {
     "glm4_moe": COMMON | {"n_routed_experts": 8, "n_shared_experts": 1, "n_group": 2, "topk_group": 1,
                           "first_k_dense_replace": 0, "routed_scaling_factor": 1.5},
 }
-MODELS["glm4_moe, one group"] = MODELS["glm4_moe"] | {"n_group": 1}  # what the biases choose is not what has the best scores
+MODELS["glm4_moe, one group"] = MODELS["glm4_moe"] | {"n_group": 1}  # the biases change the choice of the best scores
 AUX, Z, BIAS_RATE = 0.5, 0.02, 0.01
 
 TP_SP = ["tensor_model_parallel_size: 2", "sequence_parallel: true"]
@@ -41,7 +41,7 @@ EP = ["expert_model_parallel_size: 2", "expert_tensor_parallel_size: 1"]
 ACCUMULATE = {1: "gradient_accumulation_steps: 4", 2: "gradient_accumulation_steps: 2"}  # by data-parallel ranks
 
 
-def ring(tokens):  # of four chunks, the first and the last on one rank
+def ring(tokens):  # four chunks, the first and the last on one rank
     quarter = tokens // 4
     return [[*range(quarter), *range(3 * quarter, tokens)], range(quarter, 3 * quarter)]
 
@@ -50,7 +50,7 @@ def whole(tokens):
     return [range(tokens)]
 
 
-def halves(tokens):  # of sequence-parallel ranks
+def halves(tokens):  # one per sequence-parallel rank
     return [range(tokens // 2), range(tokens // 2, tokens)]
 
 
@@ -102,7 +102,7 @@ def kept(weights, indices, experts, factor, policy):
     dense = torch.zeros(tokens, experts).scatter(1, indices, weights.detach())
     if policy == "position":  # the first ones among those that chose it
         dense = dense_map(indices, experts) * torch.arange(tokens, 0, -1).unsqueeze(1)
-    best = dense.sort(dim=0, descending=True, stable=True).indices[:capacity]  # topk leaves open which of two equal ones it takes
+    best = dense.sort(dim=0, descending=True, stable=True).indices[:capacity]  # topk does not specify the order of ties
     return torch.zeros(tokens, experts, dtype=torch.bool).scatter(0, best, True).gather(1, indices)
 
 
@@ -124,7 +124,7 @@ class Routers:
             used = dense_map(indices, experts)
             if capacity:
                 mask = torch.ones_like(indices, dtype=torch.bool)
-                for part in positions(length):  # tokens in Megatron's order: of a position all rows
+                for part in positions(length):  # tokens in Megatron's order: all rows of a position
                     places = torch.tensor([row * length + at for at in part for row in range(rows)])
                     mask[places] = kept(weights[places], indices[places], experts, *capacity)
                 weights = weights * mask
@@ -152,7 +152,7 @@ def balancing_loss(kind, logits, sigmoid, k, counts_of_step):
     if kind == "seq_aux_loss":
         return (scores.sum(1) * chosen.sum(1)).sum() * experts / (k * tokens**2) / rows
     counts, total = chosen.sum((0, 1)), rows * tokens
-    if kind == "global_aux_loss":  # the shares of the step so far
+    if kind == "global_aux_loss":  # the fractions of the step so far
         counts = counts_of_step / counts_of_step.sum() * k * total
     return (scores.sum((0, 1)) * counts).sum() * experts / (k * total**2)
 
@@ -171,7 +171,7 @@ def train_reference(folder, batches, kind, capacity, dp, positions):
         count = BATCH // MICRO
         parts = batches[(step - 1) * count:step * count]
         logged, so_far = 0.0, [0] * len(routers.gates)
-        for first in range(0, len(parts), dp):  # what the data-parallel ranks have at the same time
+        for first in range(0, len(parts), dp):  # the micro-batches of the data-parallel ranks at the same time
             outputs = []
             for part in parts[first:first + dp]:
                 routers.length = part.shape[1]
@@ -230,7 +230,7 @@ def compare_case(program, name_of_model, kind, capacity, layouts, lengths=(LENGT
             wanted.save_pretrained(folder / "wanted")
             words = [f"train_data: {folder}/data.jsonl", *arguments_of(kind, capacity, dp), *words]
             if len(lengths) > 1:
-                words.append("calculate_per_token_loss: false")  # as the reference weighs micro-batches
+                words.append("calculate_per_token_loss: false")  # like the weights of micro-batches in the reference
             got = train_experts.run_here(program, folder, folder / "model", world, words)
             train_experts.compare(f"{name_of_model}, {kind}, {capacity}, {layout}", *got, steps,
                                   load_file(folder / "wanted" / "model.safetensors"))

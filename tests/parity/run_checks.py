@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 
-# What the checks import; torch.distributed.tensor, torch._dynamo and sympy come with the first model.
+# Modules that the checks import; torch.distributed.tensor, torch._dynamo and sympy come with the first model.
 MODULES = ("torch", "transformers", "transformers.models.qwen2.modeling_qwen2", "peft", "safetensors.torch")
 LIMIT = 900  # seconds: a hang ends the check; no verdict depends on it
 SKIPPED = 77
@@ -48,7 +48,7 @@ def preload():
         try:
             importlib.import_module(name)
         except ImportError:
-            pass  # the check that needs it says so, and is skipped
+            pass  # the check that needs it reports this, and is skipped
 
 
 def become(check, output):

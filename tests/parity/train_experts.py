@@ -19,11 +19,11 @@ import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from largest import largest
-from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 where they are not
+from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 if missing
 
 STEPS, BATCH, MICRO, LENGTH = 20, 8, 2, 32
 LR, MIN_LR, WARMUP, BETAS, EPS, DECAY, CLIP, AUX = 1e-3, 1e-4, 5, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.02
-# What float32 leaves in 20 steps, ten times what was measured; of norms and weights the share of the reference.
+# Bounds for float32 in 20 steps, ten times the measured differences; relative to the reference for norms and weights.
 LOSS, NORM, WEIGHT = 7e-6, 3e-6, 1e-6
 LAYOUTS = {
     "dp 4, ep 2, distributed optimizer": (4, ["expert_model_parallel_size: 2", "use_distributed_optimizer: true"]),
@@ -42,7 +42,7 @@ GPT_OSS = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 24, "num_hi
            "pad_token_id": None, "bos_token_id": None, "eos_token_id": None}
 
 
-def lr_at(step):  # of the update of |step|, which counts from 1
+def lr_at(step):  # learning rate of the update |step|, starting at 1
     if step <= WARMUP:
         return LR * step / WARMUP
     done = (step - WARMUP) / (STEPS - WARMUP)

@@ -13,7 +13,7 @@ import time
 import warnings
 
 warnings.filterwarnings("ignore")
-for engine in ("GLOO", "NCCL"):  # all ranks are here; the name of this host need not be known to anybody
+for engine in ("GLOO", "NCCL"):  # all ranks are on this host, whose name need not resolve
     os.environ.setdefault(f"{engine}_SOCKET_IFNAME", "lo")
 
 import torch  # noqa: E402

@@ -14,7 +14,7 @@ def groups(world, tp, pp):
     warnings.simplefilter("ignore")
     from megatron.core.parallel_state import RankGenerator
 
-    begin = time.process_time()  # it computes on one thread and waits for nothing, so other work shall not count
+    begin = time.process_time()  # it computes on one thread without waiting, so that other load does not count
     dense = RankGenerator(tp=tp, ep=1, dp=world // (tp * pp), pp=pp, cp=1, order="tp-cp-ep-dp-pp")
     expert = RankGenerator(tp=tp, ep=1, dp=world // (tp * pp), pp=pp, cp=1, order="tp-cp-ep-dp-pp")
     for token in ("tp", "pp", "dp", "cp", "dp-cp", "tp-pp", "tp-dp", "tp-cp", "tp-dp-cp"):

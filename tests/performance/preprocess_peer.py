@@ -118,7 +118,7 @@ def main():
     documents = make_corpus(corpus, given.mebibytes, given.accented)
     make_tokenizer(given.folder, documents)
     times = {"ours": [], "peer": []}
-    for _ in range(given.rounds):  # in turns: what else the machine does hits both
+    for _ in range(given.rounds):  # alternating: other load on the machine affects both
         times["ours"].append(seconds(ours, given.program, corpus, tokenizer, str(given.folder / "ours"), given.workers))
         times["peer"].append(seconds(peer, corpus, tokenizer, str(given.folder / "peer"), given.workers))
     for ending in ".bin", ".idx":

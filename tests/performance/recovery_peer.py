@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-EVERY, PAUSE_S = 5, 0.01  # steps between checkpoints; what a device would compute in a step
+EVERY, PAUSE_S = 5, 0.01  # steps between checkpoints; stands for the compute time of a step
 
 
 def note(log, event):
@@ -43,7 +43,7 @@ def main():
         step = state["step"]
     is_first = True
     while step < steps:
-        replica(torch.randn(4, 230)).square().mean().backward()  # all ranks have to be there
+        replica(torch.randn(4, 230)).square().mean().backward()  # waits for all ranks
         optimizer.step()
         optimizer.zero_grad()
         step += 1

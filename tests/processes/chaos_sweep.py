@@ -34,7 +34,7 @@ LAYOUTS = {
 # A flipped bit is found by comparing replicas, and damage without one is not (docs/faults.md): these need replicas.
 NEED_REPLICAS = {"bitflip", "nan"}
 REPLICATED = {"dp4", "tp2_dp2", "dp2"}
-# Nobody notices where nothing is written or sent any more: ranks of one machine share memory.
+# Not detected if nothing is written or sent any longer: ranks of one machine share memory.
 MAY_DO_NO_HARM = {"delay", "disconnect", "disk"}
 KINDS = ["kill", "stop", "hang", "delay", "disconnect", "disk", "bitflip", "nan"]
 
@@ -46,7 +46,7 @@ def processes_with(text):
             if entry.name.isdigit() and int(entry.name) != os.getpid() and text.encode() in (entry / "cmdline").read_bytes():
                 found.append(entry.name)
         except OSError:
-            pass  # it has ended
+            pass  # it has exited
     return found
 
 

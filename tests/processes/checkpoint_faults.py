@@ -256,7 +256,7 @@ class Run:
             made = self.reference.calls[str(rank), calls]
         remaining = STEPS - max(checkpoints(self.output), default=0)
         if self.limit and calls == "unlink":
-            made += STEPS * len(list((self.reference.output / "checkpoint-1").iterdir()))  # of those that are removed
+            made += STEPS * len(list((self.reference.output / "checkpoint-1").iterdir()))  # removed files
         at = self.draw.randint(1, max(1, made * remaining // STEPS))
         if kind == "kill-load":
             at = self.draw.randint(1, 12)

@@ -27,9 +27,10 @@ except ImportError as error:
     print(f"skipped: {error}; install kubernetes-validate, or set CONCORD_PYTHON to a Python that has it")
     sys.exit(77)
 
-OLDEST = "1.31"  # podFailurePolicy is stable from here on
-# PyTorchJob is a custom resource, so its schema is not among the API's. This is what its definition in Kubeflow's training operator
-# (kubeflow.org_pytorchjobs.yaml, v1) allows around the pod templates, which are checked by the API's own schema.
+OLDEST = "1.31"  # first version with a stable podFailurePolicy
+# PyTorchJob is a custom resource, so its schema is not among the API's. This is what its definition in Kubeflow's
+# training operator (kubeflow.org_pytorchjobs.yaml, v1) allows around the pod templates, which are checked by the API's
+# own schema.
 REPLICA = {"type": "object", "additionalProperties": False, "required": ["replicas", "restartPolicy", "template"], "properties": {
     "replicas": {"type": "integer", "minimum": 1}, "template": {"type": "object"},
     "restartPolicy": {"enum": ["Always", "OnFailure", "Never", "ExitCode"]}}}
@@ -197,7 +198,7 @@ class Pods(unittest.TestCase):
         return subprocess.run(words, stderr=subprocess.DEVNULL).returncode
 
     def wait_for_steps(self):
-        deadline = time.monotonic() + 120  # only for a job that is broken
+        deadline = time.monotonic() + 120  # reached only if the job is broken
         path = self.out / "metrics.jsonl"
         while not path.exists() or len(path.read_text().splitlines()) < 3:
             for process in self.started:

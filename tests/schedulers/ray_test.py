@@ -77,7 +77,7 @@ class RayRuns(unittest.TestCase):
         return self.losses("expected")
 
     def wait_for_steps(self, process, count):
-        deadline = time.monotonic() + 120  # only for a job that is broken
+        deadline = time.monotonic() + 120  # reached only if the job is broken
         while len(self.losses()) < count:
             self.assertIsNone(process.poll(), self.log.read_text())
             self.assertLess(time.monotonic(), deadline, self.log.read_text())

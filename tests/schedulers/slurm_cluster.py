@@ -27,8 +27,8 @@ class MissingProgram(Exception):
     pass
 
 
-# The nodes are named by their addresses, so that a rank finds the first one by its name, as on a real cluster. They have more
-# processors and devices than the machine: jobs as large as the examples can be started.
+# The nodes are named by their addresses, so that a rank finds the first one by its name, as on a real cluster. They
+# have more processors and devices than the machine: jobs as large as the examples can be started.
 CONFIG = """ClusterName=concord
 SlurmctldHost={host}({subnet}.1)
 SlurmctldPort={controller_port}
@@ -187,7 +187,7 @@ class SlurmCluster:
             try:
                 if mark in (entry / "environ").read_bytes().split(b"\0") and int(entry.name) != os.getpid():
                     found.append(int(entry.name))
-            except OSError:  # it has ended, or is another user's
+            except OSError:  # it has exited, or belongs to another user
                 continue
         return found
 

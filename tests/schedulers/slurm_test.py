@@ -17,7 +17,8 @@ from slurm_cluster import MissingProgram, SlurmCluster
 
 STEPS = 40
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "NODE_FAIL", "TIMEOUT")
-# Every reduction takes a little longer, so that a run can be interrupted between two steps of its choice. No values change.
+# Every reduction takes a little longer, so that a run can be interrupted between two steps of its choice. No values
+# change.
 SLOW = {"CONCORD_LAYERS": "fault", "CONCORD_FAULT": "comm.all_reduce@*=delay:10ms"}
 
 
@@ -92,7 +93,7 @@ class Jobs(unittest.TestCase):
             self.assertGreaterEqual(self.checkpoints(job)[-1], reached, self.log(job))
         found = self.wait_for_end(job)
         self.assertEqual((found["ExitCode"], found["Restarts"]), ("0:0", "3"), self.log(job))
-        self.assertEqual(self.losses(job), self.losses(calm), self.log(job))  # to the last digit
+        self.assertEqual(self.losses(job), self.losses(calm), self.log(job))  # exactly equal
         self.assertEqual(self.log(job).count("resumes    out/job-"), 3, self.log(job))
 
     def test_a_cancelled_job_saves_and_does_not_come_back(self):

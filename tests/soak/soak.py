@@ -15,7 +15,7 @@ import tempfile
 import time
 
 MOST_KB_PER_1000_STEPS = 20
-# Allocators hand memory back in blocks of this size, so that a difference of one of them says nothing.
+# Allocators return memory in blocks of this size, so a difference of one block is not significant.
 BLOCK_KB = 132
 
 
@@ -31,7 +31,7 @@ def ranks(marker):
             if is_rank:
                 found.append((int((process / "stat").read_text().rsplit(")", 1)[1].split()[19]), process))
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has exited meanwhile
     return found
 
 
@@ -73,11 +73,11 @@ def main():
             time.sleep(0.5)
         if job.returncode != 0:
             sys.exit(f"soak: the job ended with {job.returncode}")
-    # The process that ranks are forked from has no name of its own before it is ready: it is seen at the start only.
+    # The process that ranks are forked from has no distinct name before it is ready: it is seen only at the start.
     samples = {rank: seen for rank, seen in samples.items() if seen[-1][0] >= steps // 3}
     failed = len(samples) != 2
     for rank, (_, seen) in enumerate(sorted(samples.items())):  # the launcher starts them in the order of their ranks
-        # The most of a window: evaluations and saves give memory back for a moment, and the end gives back all.
+        # The maximum of a window: evaluations and saves free memory for a moment, and the end frees all of it.
         begin, first = max((kb, step) for step, kb in seen if steps // 3 <= step < steps // 2)
         end, last = max((kb, step) for step, kb in seen if 5 * steps // 6 <= step < steps)
         growth = (end - begin) * 1000 / max(1, last - first)
