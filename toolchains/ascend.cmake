@@ -1,5 +1,5 @@
 # Looks for the headers of Huawei's CANN, for the ascend backend. They are optional and nothing is linked: the backend
-# declares the ABI it uses itself and takes every symbol by dlsym. Where the headers are found, its build compares its
+# declares the ABI it uses itself and loads every symbol with dlsym. If the headers are found, its build compares its
 # own declarations with them.
 #
 # Searched: ASCEND_HOME_PATH (CMake variable, then environment; CANN's set_env.sh sets it), then the torch_npu wheel:

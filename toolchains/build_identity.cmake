@@ -1,9 +1,9 @@
 # Writes OUTPUT, the source of trainer/torch_module/build_identity.h: a hash of every header below ROOT whose types may
-# cross from the program to its libtorch module, and of SETTINGS. A function of the sources and not of time and place, so
-# that builds can be reproduced. cmake -DROOT=... -DOUTPUT=... -DVERSION=... -DSETTINGS=... -P build_identity.cmake
+# cross from the program to its libtorch module, and of SETTINGS. A function of the sources, not of time or path, so
+# that builds are reproducible. cmake -DROOT=... -DOUTPUT=... -DVERSION=... -DSETTINGS=... -P build_identity.cmake
 file(GLOB_RECURSE headers RELATIVE "${ROOT}"
   "${ROOT}/core/*.h" "${ROOT}/platform/*.h" "${ROOT}/platform/*.hpp" "${ROOT}/trainer/*.h")
-list(FILTER headers EXCLUDE REGEX "^platform/conformance/")  # a program of its own
+list(FILTER headers EXCLUDE REGEX "^platform/conformance/")  # a separate program
 list(SORT headers)
 set(text "${SETTINGS}")
 foreach(header IN LISTS headers)

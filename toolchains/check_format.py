@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks that the C++, C and CUDA sources are formatted as .clang-format says and keep to its column limit.
+"""Checks that the C++, C and CUDA sources are formatted according to .clang-format, including its column limit.
 
 Usage: check_format.py CLANG_FORMAT ROOT [--fix]. CLANG_FORMAT is the pinned version (see ./run): another one formats
 differently. The formatter does not touch comments (ReflowComments: it would join lists), so the limit is checked here.

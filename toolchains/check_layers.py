@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fails where an include goes against the arrows.
+"""Checks that no include goes against the arrows.
 
     trainer -> core -> platform/{cpp,loader,layers} -> platform/abi <- platform/sdk <- backends
 
-and all of them, but for platform/abi, -> platform/base. Inside core and trainer each folder has its own arrows, which
+and all of them, except platform/abi, -> platform/base. Inside core and trainer each folder has its own arrows, which
 form no cycle.
 
-Usage: check_layers.py ROOT. Prints one line for each include that breaks a rule and ends with 1; with 2 where there was
+Usage: check_layers.py ROOT. Prints one line for each include that violates a rule and exits with 1; with 2 if there was
 nothing to read or the table has a cycle. The rules are the tables below; check_layers_test.py shows each of them failing.
 """
 
@@ -14,9 +14,9 @@ import os
 import re
 import sys
 
-# The part of the tree a file belongs to -> the parts it may include besides its own. "trainer" is the files directly in
+# Part of the tree -> the parts that its files may include in addition to their own. "trainer" is the files directly in
 # this folder and its LOOP_ROOMS.
-BASE = "platform/base"  # of the operating system and the compiler only, so for every layer but the contract in C
+BASE = "platform/base"  # uses only the operating system and the compiler: for every layer except the C contract
 HOST = ["platform/cpp", "platform/loader", "platform/layers"]  # one library, whose parts may include each other
 PLATFORM = HOST + ["platform/abi", BASE]
 ARROWS = {
@@ -62,7 +62,8 @@ LOOP_ROOMS = ["checkpoint", "evaluation", "generation", "health", "metrics", "ob
 BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", "backends/net", BASE]
 
 LIBTORCH = r"(torch|ATen|c10|caffe2)/"
-# What is built without it: values, files and processes; and the program, which loads trainer/torch_module where a rank runs.
+# What is built without it: values, files and processes; and the program, which loads trainer/torch_module where a rank
+# runs.
 WITHOUT_LIBTORCH = ["core/base", "core/launch", "core/safetensors", "core/schedule", "trainer/arguments", "trainer/cli",
                     "trainer/report"]
 # Headers from outside -> where they may be included, and what to say about it elsewhere.
@@ -95,7 +96,7 @@ def part_of(path):
 
 
 def cycle_in(arrows):
-    """A cycle of |arrows| as a list of parts that ends where it began; None where there is none."""
+    """Returns a cycle of |arrows| as a list of parts that ends with its first part; None if there is none."""
     done = set()
 
     def visit(part, path):
@@ -115,7 +116,8 @@ def cycle_in(arrows):
 
 
 def is_test(path):
-    """Tests and helpers: below tests/, a folder testing/ or fake/, a backend's device/; or named x_test.* or test_x.*."""
+    """Returns whether |path| is a test or a helper: below tests/, a folder testing/ or fake/, a backend's device/; or
+    named x_test.* or test_x.*."""
     folder, name = os.path.split(path)
     return (path.startswith("tests/") or re.match(r"backends/\w+/device/", path)
             or {"testing", "fake"} & set(folder.split("/")) or name.startswith("test_")
@@ -132,7 +134,7 @@ def sources(root):
 
 
 def resolve(root, path, header):
-    """|header| as a file of the tree, found as the compiler does: next to the including file, then from the root."""
+    """Returns |header| as a file of the tree, found like a compiler does: next to |path|, then from the root."""
     for base in (os.path.dirname(path), ""):
         candidate = os.path.normpath(os.path.join(base, header)).replace(os.sep, "/")
         if os.path.isfile(os.path.join(root, candidate)):
@@ -141,7 +143,7 @@ def resolve(root, path, header):
 
 
 def complaint_inside(path, target):
-    """What is wrong with |path| including |target|, a file of the tree; None where it is fine."""
+    """Returns the error of |path| including |target|, a file of the tree; None if it is allowed."""
     if is_test(path):
         return None
     if is_test(target):
@@ -158,7 +160,7 @@ def complaint_inside(path, target):
 
 
 def complaint_outside(path, header):
-    """The same for a header that is not in the tree."""
+    """Like complaint_inside(), for a header that is not in the tree."""
     source = part_of(path)
     if source == "platform/abi":
         return None if header in ABI_MAY_INCLUDE else "platform/abi includes only " + " and ".join(ABI_MAY_INCLUDE)

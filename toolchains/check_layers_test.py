@@ -51,7 +51,7 @@ CLEAN = {
 
 class CheckLayers(unittest.TestCase):
     def run_on(self, files=()):
-        """Runs the check on CLEAN with some files added or replaced; gives the exit code and what was printed."""
+        """Runs the check on CLEAN with some files added or replaced; returns the exit code and the output."""
         with tempfile.TemporaryDirectory() as root:
             for path, text in {**CLEAN, **dict(files)}.items():
                 os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)

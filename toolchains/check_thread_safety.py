@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Fails where a member that CONCORD_GUARDED_BY names a mutex for is used without that mutex.
+"""Checks that members with CONCORD_GUARDED_BY are used only with their mutex.
 
-Usage: check_thread_safety.py ROOT [--torch FOLDER] [--include FOLDER]... [SOURCE...]. Has clang analyse every source
-that has a guarded member or includes a header with one, or those that are given. Needs libclang's Python module (pip
-install libclang); ends with 77, skipped, without it, with 1 where something is wrong. A source whose headers are not on
-this machine (a vendor's, libtorch's without --torch) is named and left out.
+Usage: check_thread_safety.py ROOT [--torch FOLDER] [--include FOLDER]... [SOURCE...]. Runs clang's analysis
+on every source that has a guarded member or includes a header with one, or on the given ones. Needs libclang's Python
+module (pip install libclang); exits with 77 (skipped) without it, with 1 if there are findings. A source whose headers
+are not on this machine (a vendor's, libtorch's without --torch) is listed and skipped.
 
-libstdc++'s mutexes and locks have no attributes, so clang reads a copy of their headers in which this script puts them.
+libstdc++'s mutexes and locks have no attributes, so clang reads a copy of their headers to which this script adds them.
 """
 
 import argparse
@@ -26,7 +26,7 @@ RELEASE_ANY = "__attribute__((release_generic_capability({})))"
 RELEASE_SHARED = "__attribute__((release_shared_capability({})))"
 TRY = "__attribute__((try_acquire_capability(true)))"
 CAPABILITY, SCOPED = '__attribute__((capability("mutex")))', "__attribute__((scoped_lockable))"
-# Of libstdc++: the header -> (class, attribute of the class, [(declarator, attribute behind it), ...]), ...
+# Header of libstdc++ -> (class, attribute of the class, [(declarator, attribute after it), ...]), ...
 ANNOTATED = {
     "bits/std_mutex.h": [
         ("class mutex :", CAPABILITY, [("lock()", ACQUIRE.format("")), ("try_lock() noexcept", TRY),
@@ -56,7 +56,7 @@ def read(path):
 
 
 def annotate(text, changes):
-    """|text| of a header with the attributes in it; ValueError where it does not look as expected."""
+    """Returns the |text| of a header with the attributes; raises ValueError if it does not look as expected."""
     for name, attribute, members in changes:
         begin = text.find(name)
         if begin < 0:
@@ -73,7 +73,7 @@ def annotate(text, changes):
 
 
 def system_includes():
-    """The folders in which the system's compiler looks for <...>."""
+    """Returns the folders in which the system's compiler looks for <...>."""
     done = subprocess.run(["c++", "-x", "c++", "-E", "-v", os.devnull], stderr=subprocess.PIPE,
                           stdout=subprocess.DEVNULL, text=True, check=True)
     listed = done.stderr.split("#include <...> search starts here:")[1].split("End of search list")[0]
@@ -90,14 +90,14 @@ def write_annotated(folder, includes):
 
 
 def headers_of(root, path):
-    """What |path| includes of the tree."""
+    """Returns the files of the tree that |path| includes."""
     for name in INCLUDE.findall(read(os.path.join(root, path))):
         beside = os.path.normpath(os.path.join(os.path.dirname(path), name))
         yield from [each for each in (beside, name) if os.path.isfile(os.path.join(root, each))][:1]
 
 
 def sources(root):
-    """Those with a guarded member, in themselves or in a header that they include."""
+    """Returns the sources with a guarded member, in themselves or in a header that they include."""
     for top in TOPS:
         for folder, folders, files in os.walk(os.path.join(root, top)):
             folders.sort()
@@ -110,7 +110,7 @@ def sources(root):
 
 
 def check(root, chosen, flags, cindex):
-    """Prints what is wrong; returns (files analysed, those left out, complaints)."""
+    """Prints the findings; returns (files analysed, files skipped, findings)."""
     index, analysed, left_out, complaints = cindex.Index.create(), 0, [], set()
     for path in chosen:
         unit = index.parse(os.path.join(root, path), args=flags)

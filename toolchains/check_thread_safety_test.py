@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows what check_thread_safety.py reads and, where there is libclang, a use without the mutex being found."""
+"""Tests which sources check_thread_safety.py reads and, with libclang, that it finds a use without the mutex."""
 
 import contextlib
 import importlib.util

@@ -3,7 +3,7 @@
 
 Usage: check_words.py ROOT [--fix] [FILE...]. Without files, checks every source and page of the checkout and compares the
 number of findings per file with words_known.txt: a file with more than listed there fails, and so does a new file
-with any. --fix lowers the numbers of words_known.txt to those of today; it never raises one. With files, prints all
+with any. --fix lowers the numbers in words_known.txt to the current ones; it never raises one. With files, prints all
 their findings.
 """
 
@@ -105,7 +105,7 @@ def read_known(text):
 
 
 def lowered(known, counts):
-    """The known numbers, none higher than today's; files without findings are dropped."""
+    """Returns the known numbers, none higher than the current ones; files without findings are dropped."""
     lower = {path: min(count, counts.get(path, 0)) for path, count in known.items()}
     return "".join(f"{count} {path}\n" for path, count in sorted(lower.items()) if count)
 

@@ -1,4 +1,5 @@
-# The layer check as part of every build: an include against the arrows fails it. And the tests of this folder's own.
+# The layer check as part of every build: an include against the arrows fails it. Also the tests of this folder's
+# scripts.
 if(NOT Python3_EXECUTABLE)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()

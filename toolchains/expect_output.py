@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Runs a command and requires both its success and its output: expect_output.py PATTERN COMMAND...
 
-The exit code is the command's unless that is 0; then it is 1 if the regular expression PATTERN matches nowhere in what the
-command printed. (ctest's PASS_REGULAR_EXPRESSION ignores the exit code.) All output is passed on.
+The exit code is the command's unless that is 0; then it is 1 if the regular expression PATTERN matches nowhere in its
+output. (ctest's PASS_REGULAR_EXPRESSION ignores the exit code.) All output is passed on.
 """
 
 import re

@@ -1,11 +1,11 @@
 # Tests of the finders torch.cmake and ascend.cmake: cmake -DSCRATCH=folder -P find_test.cmake. Each case configures a
-# small project in a process of its own and compares what it says.
+# small project in a separate process and compares its output.
 cmake_minimum_required(VERSION 3.25)
 set(here ${CMAKE_CURRENT_LIST_DIR})
 file(REMOVE_RECURSE "${SCRATCH}")
 
-# expect(CASE WORDS [arguments of cmake]): configures a project that includes |finder|; WORDS must be in what it says.
-# Words that begin with "error: " are looked for in a run that has to fail.
+# expect(CASE WORDS [arguments of cmake]): configures a project that includes |finder|; WORDS must be in its output.
+# Words that begin with "error: " are expected from a run that must fail.
 function(expect case words)
   set(folder "${SCRATCH}/${case}")
   file(WRITE "${folder}/CMakeLists.txt"
@@ -25,7 +25,7 @@ function(expect case words)
   endif()
 endfunction()
 
-# fake_torch(FOLDER VERSION...): what a wheel has to have.
+# fake_torch(FOLDER VERSION...): creates the files that a wheel must have.
 function(fake_torch folder major minor)
   foreach(file IN ITEMS include/ATen/ATen.h lib/libtorch_cpu.so lib/libc10.so)
     file(WRITE "${folder}/${file}" "")

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Makes sources of the code samples in the comments of headers, so that the build compiles them.
+"""Extracts the code samples in the comments of headers to sources, so that the build compiles them.
 
 Usage: header_samples.py ROOT OUTPUT. Writes OUTPUT/samples.cpp, and OUTPUT/samples_torch.cpp with the samples of
-headers that need libtorch. A sample is the indented lines of a // comment behind one of these:
+headers that need libtorch. A sample is the indented lines of a // comment after one of these:
 
     // Example:                                      the body of a function in the header's namespace
     // Example, given ModelArgs args, int64_t rank:  the same, with these parameters
     // Example at file scope:                        outside of any function and namespace
     // Example file symbols.inc:                     a file that a sample of the same header includes
 
-It ends at the first line that is not indented by three spaces. Its #include lines are moved to the top; "// ..." stands
-for what is left out. Ends with 1 where a comment has a statement that is not part of a sample, and names all of them;
-with 2 where there is no sample at all. Files are written only where they change.
+It ends at the first line that is not indented by three spaces. Its #include lines are moved to the top; "// ..." marks
+omissions. Exits with 1 if a comment has a statement that is not part of a sample, and lists all of them; with 2 if
+there is no sample at all. Files are written only if they change.
 """
 
 import os
@@ -21,7 +21,7 @@ import sys
 TOPS = ["platform", "core", "trainer"]
 COMMENT = re.compile(r"^\s*//(.*)$")
 MARK = re.compile(r"^ Example(?P<where> at file scope| file (?P<file>[\w.]+))?(?:, given (?P<given>.+))?:$")
-UNFINISHED_MARK = re.compile(r"^ Example, given .*,$")  # goes on in the next line
+UNFINISHED_MARK = re.compile(r"^ Example, given .*,$")  # continues on the next line
 STATEMENT = re.compile(r"^ {3,}(.*[\w>]\(.*\)|.*\});\s*(//.*)?$")  # prose has a space before a parenthesis
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^">]+)[">]')
 NAMESPACE = re.compile(r"^namespace (concord[\w:]*) \{", re.MULTILINE)
@@ -50,7 +50,7 @@ class Sample:
 
 
 def samples_of(header, text):
-    """(samples, complaints) of a header."""
+    """Returns (samples, errors) of a header."""
     samples, complaints, current, begun = [], [], None, ""
     for number, line in enumerate(text.splitlines(), start=1):
         comment = COMMENT.match(line)
@@ -78,12 +78,12 @@ def samples_of(header, text):
 
 
 def is_torch(root, name, known):
-    """Whether the header |name| is one of libtorch's, or one of the tree that includes some."""
+    """Returns whether the header |name| belongs to libtorch, or to the tree and includes one of libtorch."""
     return bool(LIBTORCH.match(name)) or os.path.isfile(os.path.join(root, name)) and needs_torch(root, name, known)
 
 
 def needs_torch(root, header, known):
-    """Whether |header| includes one of libtorch's, itself or through others of the tree."""
+    """Returns whether |header| includes one of libtorch, directly or through others of the tree."""
     if header not in known:
         known[header] = False  # while it is looked at
         found = [match[1] for match in map(INCLUDE.match, read(os.path.join(root, header)).splitlines()) if match]
@@ -92,7 +92,7 @@ def needs_torch(root, header, known):
 
 
 def source_of(root, samples, own_files):
-    """One translation unit with all of |samples|; |own_files| stay where they are included."""
+    """Returns one translation unit with all of |samples|; |own_files| stay where they are included."""
     includes = [f'#include "{header}"' for header in dict.fromkeys(sample.header for sample in samples)]
     bodies = []
     for number, sample in enumerate(samples):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows what header_samples.py takes for a sample, what it makes of it, and what it refuses."""
+"""Tests what header_samples.py recognises as a sample, its output, and what it rejects."""
 
 import contextlib
 import io
@@ -28,7 +28,7 @@ namespace concord::parts {
 
 class HeaderSamples(unittest.TestCase):
     def run_on(self, files):
-        """Gives the exit code, what was printed, and the files that were made."""
+        """Returns the exit code, the output, and the written files."""
         with tempfile.TemporaryDirectory() as root, tempfile.TemporaryDirectory() as output:
             for path, text in files.items():
                 os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)

@@ -1,13 +1,13 @@
-# install and find_package(Concord): Concord::sdk and Concord::platform, Concord::core and Concord::trainer where they were
+# install and find_package(Concord): Concord::sdk and Concord::platform, Concord::core and Concord::trainer if they were
 # built; headers in include/concord, plugins in lib/concord, the program in bin. Nothing in it names the prefix, so the
 # tree can be moved.
 include(CMakePackageConfigHelpers)
 set(concord_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Concord)
 set(concord_plugin_dir ${CMAKE_INSTALL_LIBDIR}/concord)
 
-# concord_export(EXPORT TARGET): installs TARGET and the targets of this project that it stands on. Packages it needs
+# concord_export(EXPORT TARGET): installs TARGET and the targets of this project that it depends on. Packages it needs
 # from elsewhere are collected in the global property EXPORT_packages. An imported target may be known in its own folder
-# only, so a package is told by the name before "::", or by the folder that find_package found for it.
+# only, so a package is identified by the name before "::", or by the folder that find_package found for it.
 function(concord_export export target)
   get_target_property(real ${target} ALIASED_TARGET)
   if(real)

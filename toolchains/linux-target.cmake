@@ -1,5 +1,5 @@
-# concord_linux_target(PROCESSOR TRIPLE): what the linux-*.cmake toolchain files have in common. Native where this
-# machine is of that kind already, so that one file serves both; a cross compile otherwise.
+# concord_linux_target(PROCESSOR TRIPLE): shared by the linux-*.cmake toolchain files. Native if this machine has
+# that processor, so that one file serves both; otherwise a cross compile.
 macro(concord_linux_target processor triple)
   cmake_host_system_information(RESULT concord_host_processor QUERY OS_PLATFORM)
   if(NOT concord_host_processor STREQUAL "${processor}")

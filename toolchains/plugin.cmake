@@ -10,7 +10,7 @@ function(concord_plugin name)
   if(COMMAND concord_precompile_plain)  # in this project only
     concord_precompile_plain(concord_plugin_${name} ${ARG_LIBRARIES})
   endif()
-  # Nothing else may escape, not even from a static library inside: two plugins live in one process.
+  # No other symbol may be exported, not even from a static library inside: several plugins share a process.
   set(map "${CMAKE_CURRENT_FUNCTION_LIST_DIR}/plugin.map")
   target_link_options(concord_plugin_${name} PRIVATE "-Wl,--version-script,${map}")
   set_property(TARGET concord_plugin_${name} APPEND PROPERTY LINK_DEPENDS "${map}")

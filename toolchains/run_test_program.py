@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Runs a GoogleTest program as one test of ctest and writes down what became of each of its tests.
+"""Runs a GoogleTest program as one test of ctest and records the result of each of its tests.
 
 Usage: run_test_program.py --results FILE [--isolated] [--timeout S] NAME PROGRAM [ARGUMENT...]
 
-All tests of PROGRAM run in one process, which loads its libraries once; with --isolated each gets a process of its own.
-Where the process dies or hangs, the test that was running has failed, and the rest run in a new process: one crash hides
-nothing. A program without tests fails. FILE gets {"program", "tests": [{"name", "status", "seconds", "detail"}]}; printed
-is a line for each test that failed or was skipped, with what it said. Environment: CONCORD_TEST_FILTER, a regular
+All tests of PROGRAM run in one process, which loads its libraries once; with --isolated each has a separate process.
+If the process dies or hangs, the running test has failed, and the others run in a new process, so that one crash hides
+nothing. A program without tests fails. Writes {"program", "tests": [{"name", "status", "seconds", "detail"}]} to FILE,
+and prints a line for each test that failed or was skipped, with its output. Environment: CONCORD_TEST_FILTER, a regular
 expression, runs only tests whose NAME.Suite.Test it matches; GTEST_TOTAL_SHARDS and GTEST_SHARD_INDEX as in GoogleTest.
 """
 
@@ -24,11 +24,11 @@ import xml.etree.ElementTree
 
 RUN = "[ RUN      ] "
 ENDS = {"[       OK ] ": "pass", "[  FAILED  ] ": "fail", "[  SKIPPED ] ": "skip"}
-LINES = 60  # of the output of a test that failed
+LINES = 60  # lines of output that are printed for a failed test
 
 
 def parse_list(text):
-    """The tests of --gtest_list_tests: suites begin a line, their tests are indented."""
+    """Returns the tests of --gtest_list_tests: suites begin a line, their tests are indented."""
     tests, suite = [], None
     for line in text.splitlines():
         name = line.split("#")[0].rstrip()
@@ -40,7 +40,7 @@ def parse_list(text):
 
 
 def parse_report(path):
-    """The tests of a report by --gtest_output=xml."""
+    """Returns the tests of a report by --gtest_output=xml."""
     tests = []
     for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
         failures = [each.get("message", "") for each in case.findall("failure")]
@@ -58,7 +58,7 @@ def parse_report(path):
 
 
 def parse_output(text):
-    """What a process that left no report had done: the tests that ended, and the one that was running or None."""
+    """Returns the progress of a process that left no report: the finished tests, and the running one or None."""
     tests, running = [], None
     for line in text.splitlines():
         if line.startswith(RUN):
@@ -72,7 +72,7 @@ def parse_output(text):
 
 
 def section(text, name):
-    """The end of what was printed while the test |name| ran."""
+    """Returns the end of the output of the test |name|."""
     begin = text.rfind(RUN + name + "\n")
     if begin < 0:  # not a test: the end of the process
         return "\n".join(text.splitlines()[-LINES:])
@@ -98,7 +98,7 @@ class Program:
         return parse_list(found.stdout)
 
     def run(self, names=None):
-        """Runs the tests |names|, or all, in one process: (tests, output, the test that ended the process or None)."""
+        """Runs |names|, or all tests, in one process; returns (tests, output, the test that crashed or None)."""
         command = list(self.command)
         environment = dict(os.environ)
         if names is not None:
@@ -137,7 +137,7 @@ class Program:
 
 
 def run_all(program, names, isolated):
-    """Runs |names| (None: all), going on in a new process after one that died. Prints what failed."""
+    """Runs |names| (None: all), continuing in a new process after a crash. Prints the failures."""
     results = []
     waiting = [[name] for name in names] if isolated else [names]
     while waiting:

@@ -10,14 +10,14 @@ elseif(NOT CONCORD_SANITIZE STREQUAL "")
   message(FATAL_ERROR "CONCORD_SANITIZE is '${CONCORD_SANITIZE}'; it must be 'address', 'thread' or empty")
 endif()
 
-# Without optimisation Clang selects instructions on 64-bit ARM by GlobalISel, which takes a tenth longer to compile a batch
-# of a library than the way of other processors.
+# Without optimisation Clang selects instructions on 64-bit ARM by GlobalISel, which takes a tenth longer to compile a
+# batch of a library than SelectionDAG, the default of other processors.
 if(CONCORD_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   add_compile_options(-fno-global-isel)
 endif()
 
-# 119 links of the address sanitizer's build take lld 21 s of CPU time, GNU ld 65. An export map names what another
-# version of a library has as well, which GNU ld does not mind.
+# 119 links of the address sanitizer's build take lld 21 s of CPU time, GNU ld 65. An export map may name symbols of
+# another version of a library, which GNU ld accepts.
 if(CONCORD_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   string(REGEX MATCH "^[0-9]+" major "${CMAKE_CXX_COMPILER_VERSION}")
   find_program(CONCORD_LLD ld.lld-${major})

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Which programs have to be built, and which tests of ctest run, for ./run test FILTER.
+"""Selects the programs to build and the ctest tests to run for ./run test FILTER.
 
-Usage: select_tests.py LIST FILTER. LIST is the build folder's tests.txt, a line each: TEST|TARGETS|SOURCES. Prints a regular
-expression for ctest -R, then the targets, a line each. Names are read from the sources, so that nothing has to be built
-to know them: TEST(Suite, Name) in a source of the program is TEST.Suite.Name. A source called *.checks is a list of checks that one program
-runs (tests/parity/run_checks.py): a line begins with a name and "|". Where no such name matches, FILTER may
-still match one that is made at run time (Suite.Name/Parameter): then all programs are built and asked.
+Usage: select_tests.py LIST FILTER. LIST is the build folder's tests.txt with lines TEST|TARGETS|SOURCES. Prints a
+regular expression for ctest -R, then one target per line. Names are read from the sources, so that nothing has to be
+built to know them: TEST(Suite, Name) in a source of the program is TEST.Suite.Name. A source called *.checks is a list
+of checks that one program runs (tests/parity/run_checks.py), one per line: the name and "|". If no such name matches,
+FILTER may still match one that is created at run time (Suite.Name/Parameter): then all programs are built and run.
 """
 
 import pathlib
@@ -27,7 +27,7 @@ def names_of(test, sources):
 
 
 def select(lines, wanted):
-    """[(test, targets)] with a name that |wanted| matches, or all programs where there is none."""
+    """Returns [(test, targets)] with a name that |wanted| matches, or all programs if none matches."""
     entries = [[part.split(";") if part else [] for part in line.split("|")] for line in lines]
     chosen = [(test[0], targets) for test, targets, sources in entries
               if any(re.search(wanted, name) for name in names_of(test[0], sources))]

@@ -22,7 +22,7 @@ class SelectTests(unittest.TestCase):
             listed = pathlib.Path(folder, "listed.checks")
             listed.write_text("lora.TrainsAsPeft|60|lora.py;concord\n")
             self.assertEqual(select([*lines, f"checks|concord|{listed}"], "^lora"), [("checks", ["concord"])])
-            # Perhaps a parameter's name: every program is asked.
+            # It may be the name of a parameter: all programs are run.
             self.assertEqual([test for test, _ in select(lines, "Tp2Dp2")], ["ops_test", "linear_test"])
 
 

@@ -15,7 +15,7 @@ import sys
 
 
 def tests_of(folder):
-    """Names, without the number of a shard, and for skipped ones the reason. Checks that one program runs count by name."""
+    """Returns names, without shard numbers, with the reason for skipped ones. Checks of one program count by name."""
     listed = subprocess.run(["ctest", "--test-dir", folder, "--show-only=json-v1"], check=True, capture_output=True, text=True).stdout
     tests = {}
     for test in json.loads(listed)["tests"]:

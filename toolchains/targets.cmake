@@ -1,4 +1,5 @@
-# How this project makes its libraries, plugins, tests and benchmarks. One place for flags; folders only list sources.
+# How this project builds its libraries, plugins, tests and benchmarks. Flags are set only here; folders only list
+# sources.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -15,8 +16,8 @@ if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
 endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Paths count from the checkout, so that another clone of the same sources finds what this one has compiled.
-  # What it says of precompiled headers is what makes it cache at all where there are some.
+  # Paths are relative to the checkout, so that another clone of the same sources gets cache hits.
+  # ccache requires this sloppiness to cache sources with precompiled headers.
   set(launcher env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   set(CMAKE_C_COMPILER_LAUNCHER ${launcher})
@@ -26,8 +27,8 @@ find_package(Threads REQUIRED)
 include(tuning)
 include(plugin)  # concord_plugin(NAME SOURCES ... LIBRARIES ...), which is installed for other projects too
 
-# concord_library(NAME SOURCES ... LIBRARIES ... LOOPS ...): a static library, called Concord::NAME by its users. LOOPS are
-# sources that loop over memory in a library of which concord_loops_little is said: compiled together, with -O3.
+# concord_library(NAME SOURCES ... LIBRARIES ... LOOPS ...): a static library, called Concord::NAME by its users. LOOPS
+# are sources that loop over memory in a library with concord_loops_little: compiled together, with -O3.
 function(concord_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LOOPS" ${ARGN})
   set(loops)
@@ -42,9 +43,9 @@ function(concord_library name)
   add_library(Concord::${name} ALIAS concord_${name})
   set_target_properties(concord_${name} PROPERTIES EXPORT_NAME ${name})
   target_link_libraries(concord_${name} PUBLIC ${ARG_LIBRARIES}
-    PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # our warnings are not for those who link it
-  # libtorch's templates take a quarter longer to compile under the undefined-behaviour sanitizer. It watches the code that
-  # parses files and that moves bytes, which does without libtorch.
+    PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # not propagated to users of the library
+  # libtorch's templates take a quarter longer to compile under the undefined-behaviour sanitizer. It covers the code
+  # that parses files and moves bytes, which does not use libtorch.
   concord_links(torch Concord::torch ${ARG_LIBRARIES})
   if(torch AND CONCORD_SANITIZE STREQUAL "address")
     target_compile_options(concord_${name} PRIVATE -fno-sanitize=undefined)
@@ -52,9 +53,9 @@ function(concord_library name)
   concord_precompile_plain(concord_${name} ${ARG_LIBRARIES})
 endfunction()
 
-# concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that somebody
-# named stays where it is, so TARGET looks for it there after the installation too. That of a checkout's .venv goes with
-# the checkout: the installed TARGET names no place, and the program finds libtorch by CONCORD_TORCH
+# concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that the user
+# named stays where it is, so TARGET looks for it there after the installation too. That of a checkout's .venv is
+# removed with the checkout: the installed TARGET has no path, and the program finds libtorch by CONCORD_TORCH
 # (trainer/torch_module/libtorch.h). CMake's own replacement of an RPATH needs one that ends in an empty entry, which
 # means the current folder: so it is the same before and after, or removed.
 function(concord_install_with_torch target)
@@ -68,10 +69,10 @@ function(concord_install_with_torch target)
   endif()
 endfunction()
 
-# All tests of the first tier that run in this build, with what they start: what `./run test` builds.
+# All tests of the first tier in this build, with the programs that they start: the target of `./run test`.
 if(CONCORD_TESTS)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
-  # Itself, and not a script that looks for it (pyenv's), which takes 0.1 s of a core for each of some 200 starts.
+  # The interpreter itself, not a wrapper script (pyenv's), which takes 0.1 s of a core for each of some 200 starts.
   execute_process(COMMAND ${Python3_EXECUTABLE} -c "import sys; print(sys.executable)" OUTPUT_VARIABLE python3_itself
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   set(Python3_EXECUTABLE ${python3_itself})
@@ -79,15 +80,15 @@ if(CONCORD_TESTS)
   add_custom_target(concord_slow_tests)  # tests with the label slow: see concord_test
   add_custom_target(concord_sanitized_tests)  # tests with the label sanitized
   add_custom_target(concord_exhaustive_tests)  # tests with the label exhaustive
-  # For ./run test FILTER, which builds only what tests that match need: TEST|TARGETS|SOURCES, a line each.
+  # For ./run test FILTER, which builds only what the matching tests need: lines TEST|TARGETS|SOURCES.
   set(CONCORD_TEST_LIST ${PROJECT_BINARY_DIR}/tests.txt)
   file(WRITE ${CONCORD_TEST_LIST} "")
 endif()
 
-# concord_test_group(OUT LABELS...): the target that builds a test with these labels. A test with the label sanitized is left
-# to the address sanitizer's build: compiling and running it twice finds nothing more. Only `./run test FILTER` and `./run test
-# --all` run it in the release build. One with the label slow is left to `./run test --sanitizers`, one with the label
-# exhaustive to `./run test --all`.
+# concord_test_group(OUT LABELS...): the target that builds a test with these labels. A test with the label sanitized is
+# left to the address sanitizer's build: compiling and running it twice finds nothing more. Only `./run test FILTER` and
+# `./run test --all` run it in the release build. One with the label slow is left to `./run test --sanitizers`, one with
+# the label exhaustive to `./run test --all`.
 function(concord_test_group out)
   set(${out} concord_tests PARENT_SCOPE)
   if("exhaustive" IN_LIST ARGN)
@@ -99,9 +100,10 @@ function(concord_test_group out)
   endif()
 endfunction()
 
-# concord_searches_leaks(OUT LABELS...): whether a program's memory is searched for leaks when it ends. Where the address
+# concord_searches_leaks(OUT LABELS...): whether a program's memory is searched for leaks when it exits. If the address
 # sanitizer's allocator has a table of all addresses (GCC on 64-bit ARM), that takes 4.4 s of CPU time even in an empty
-# program (with Clang 8 ms): there only programs with the label leaks are, which handle memory and handles of C interfaces.
+# program (with Clang 8 ms): there only programs with the label leaks are, which handle memory and handles of C
+# interfaces.
 function(concord_searches_leaks out)
   set(${out} FALSE PARENT_SCOPE)
   if(NOT CONCORD_SANITIZE STREQUAL "address" OR NOT "unit" IN_LIST ARGN OR "keeps-memory" IN_LIST ARGN)
@@ -112,27 +114,28 @@ function(concord_searches_leaks out)
   endif()
 endfunction()
 
-# concord_skipped_test(NAME LABELS...): a test that is skipped, with the reason CONCORD_MISSING. A folder whose tests need
-# something that this machine does not have sets CONCORD_MISSING to a sentence about it and declares its tests all the same:
-# concord_test and concord_check then call this function, so that ./run test lists and counts them.
+# concord_skipped_test(NAME LABELS...): a test that is skipped, with the reason CONCORD_MISSING. A folder whose tests
+# need something that this machine lacks sets CONCORD_MISSING to the reason and still declares its tests: concord_test
+# and concord_check then call this function, so that ./run test lists and counts them.
 function(concord_skipped_test name)
   add_test(NAME ${name} COMMAND sh -c "echo \"$1\"; exit 77" sh "${CONCORD_MISSING}")
   set_tests_properties(${name} PROPERTIES LABELS "${ARGN}" SKIP_RETURN_CODE 77)
   file(APPEND ${CONCORD_TEST_LIST} "${name}||\n")
 endfunction()
 
-# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n COST s ISOLATED
-# ARGUMENTS ...): a GoogleTest program,
-# run as one test of ctest (toolchains/run_test_program.py): one process, which loads libtorch once. SHARDS divides a
-# long one over that many. COST is about how many seconds it takes: ctest starts the longest first, in a fresh clone too. ISOLATED gives each TEST a process: only for tests that change what a process cannot change
-# back. A program without tests is one that fails. PLUGINS are built first. The variable CONCORD_TEST_ENVIRONMENT of a
-# folder is added to the environment of its programs. Labels with a meaning: serial (nothing runs in parallel with it),
-# slow (not by `./run test`, but with `--sanitizers`), exhaustive (`./run test --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as
-# said there), cores (its ranks fill the cores by themselves: two of these would only hold each other up. A lock, since
-# ctest has a test that needs two of its slots wait until no other is left), threads (part of the thread sanitizer's, for which code of one thread has nothing to see),
-# keeps-memory (not searched for leaks), leaks and sanitized (see above). A unit test that runs under the address
-# sanitizer and does without libtorch is sanitized by itself; of those with libtorch the ones say so whose values do not
-# depend on how the compiler optimises.
+# concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n COST s ISOLATED ARGUMENTS
+# ...): a GoogleTest program, run as one test of ctest (toolchains/run_test_program.py): one process, which loads
+# libtorch once. SHARDS divides a long one over that many. COST is about how many seconds it takes: ctest starts the
+# longest first, in a fresh clone too. ISOLATED gives each TEST a process: only for tests that change what a process
+# cannot change back. A program without tests is one that fails. PLUGINS are built first. The variable
+# CONCORD_TEST_ENVIRONMENT of a folder is added to the environment of its programs. Labels with a meaning: serial
+# (nothing runs in parallel with it), slow (not by `./run test`, but with `--sanitizers`), exhaustive (`./run test
+# --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as said there), cores (its
+# ranks fill the cores by themselves: two of these would only hold each other up. A lock, since ctest has a test that
+# needs two of its slots wait until no other is left), threads (part of the thread sanitizer's, for which code of one
+# thread has nothing to see), keeps-memory (not searched for leaks), leaks and sanitized (see above). A unit test that
+# runs under the address sanitizer and does without libtorch is sanitized by itself; of those with libtorch the ones say
+# so whose values do not depend on how the compiler optimises.
 function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()
@@ -179,8 +182,8 @@ function(concord_test name)
     SHARDS "${ARG_SHARDS}" COST "${ARG_COST}" ISOLATED "${ARG_ISOLATED}")
 endfunction()
 
-# concord_run_test_program(NAME PROGRAM [ARGUMENT...] LABELS ... ENVIRONMENT ... TIMEOUT s SHARDS n COST s ISOLATED bool): the
-# test NAME, which runs a GoogleTest program.
+# concord_run_test_program(NAME PROGRAM [ARGUMENT...] LABELS ... ENVIRONMENT ... TIMEOUT s SHARDS n COST s ISOLATED
+# bool): the test NAME, which runs a GoogleTest program.
 function(concord_run_test_program name program)
   cmake_parse_arguments(ARG "" "TIMEOUT;SHARDS;COST;ISOLATED" "LABELS;ENVIRONMENT" ${ARGN})
   if(NOT ARG_TIMEOUT)
@@ -196,7 +199,7 @@ function(concord_run_test_program name program)
   set(environment "CONCORD_PLUGIN_PATH=${PROJECT_BINARY_DIR}/lib" ${ARG_ENVIRONMENT})
   concord_searches_leaks(searched ${ARG_LABELS})
   if(searched)
-    list(APPEND environment ASAN_OPTIONS=detect_leaks=1:allow_addr2line=1)  # else see the preset asan
+    list(APPEND environment ASAN_OPTIONS=detect_leaks=1:allow_addr2line=1)  # otherwise see the preset asan
   endif()
   math(EXPR last "${ARG_SHARDS} - 1")
   foreach(shard RANGE ${last})
@@ -208,7 +211,7 @@ function(concord_run_test_program name program)
     endif()
     add_test(NAME ${test} COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/toolchains/run_test_program.py
       --results ${PROJECT_BINARY_DIR}/test-results/${test}.json ${options} ${name} ${program} ${ARG_UNPARSED_ARGUMENTS})
-    math(EXPR limit "${ARG_TIMEOUT} + 60")  # its own limit comes first, and names the test that hangs
+    math(EXPR limit "${ARG_TIMEOUT} + 60")  # the script's own limit expires first, and reports the test that hangs
     set_tests_properties(${test} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} ENVIRONMENT "${environment};${sharded}")
     if("serial" IN_LIST ARG_LABELS)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL TRUE)
@@ -222,10 +225,10 @@ function(concord_run_test_program name program)
   endforeach()
 endfunction()
 
-# concord_check(NAME COMMAND ... LABELS ... ENVIRONMENT ... PROPERTIES ... NEEDS target... TIMEOUT s OUTPUT pattern): a test that
-# is another program, built from the targets NEEDS. Exit code 77 means skipped. OUTPUT is a regular expression that must also
-# match what it prints; COMMAND is then a path. In a sanitizer's build only with the label asan or threads: most of these start
-# programs whose parts are tested there.
+# concord_check(NAME COMMAND ... LABELS ... ENVIRONMENT ... PROPERTIES ... NEEDS target... TIMEOUT s OUTPUT pattern): a
+# test that runs another program, built from the targets NEEDS. Exit code 77 means skipped. OUTPUT is a regular
+# expression that must also match its output; COMMAND is then a path. In a sanitizer's build only with the label asan or
+# threads: most of these start programs whose parts are tested there.
 function(concord_check name)
   if(NOT CONCORD_TESTS)
     return()
@@ -255,8 +258,8 @@ function(concord_check name)
   file(APPEND ${CONCORD_TEST_LIST} "${name}|${ARG_NEEDS}|\n")
 endfunction()
 
-# concord_benchmark(NAME SOURCES ... LIBRARIES ...): a program in bench/, started by ./run bench. Not part of `all`, which
-# is what tests wait for: the target concord_benchmarks builds them.
+# concord_benchmark(NAME SOURCES ... LIBRARIES ...): a program in bench/, started by ./run bench. Not part of `all`,
+# which is what tests wait for: the target concord_benchmarks builds them.
 function(concord_benchmark name)
   if(NOT CONCORD_BENCHMARKS)
     return()

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""A fingerprint of all that the tests of a build depend on: two runs with the same one ran the same programs on the same files.
+"""Prints a fingerprint of everything that the tests of a build depend on: equal for the same programs and files.
 
-Usage: test_inputs.py CHECKOUT BUILD. Read are the programs and libraries in BUILD, ctest's lists of tests in it, every file of CHECKOUT that git does
-not ignore but *.md, which no test reads, the version of the installed libtorch, and what the system is. Prints nothing where CHECKOUT is not git's.
+Usage: test_inputs.py CHECKOUT BUILD. Hashes the programs and libraries in BUILD, its ctest lists, every file of
+CHECKOUT that git does not ignore except *.md, which no test reads, the version of the installed libtorch, and the
+system. Prints nothing if CHECKOUT is not a git checkout.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ def checkout_files(root):
 
 def built_files(folder):
     for place, folders, names in os.walk(folder):
-        # What the compiler leaves, and what tests have written.
+        # Skip output of the compiler and of tests.
         folders[:] = sorted(set(folders) - {"CMakeFiles", "Testing", "cache", "test-results"})
         for name in sorted(names):
             path = pathlib.Path(place, name)

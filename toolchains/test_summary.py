@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The end of ./run test: what failed with the end of its output, where the time went, and the line with the counts.
+"""Prints the summary of ./run test: failures with the end of their output, the slowest tests, and the counts.
 
 Usage: test_summary.py SUITE...  A SUITE is NAME=FOLDER=BUILD_SECONDS=RUN_SECONDS, with ctest's FOLDER/junit.xml and the
-FOLDER/test-results that run_test_program.py wrote; RUN_SECONDS is "earlier" where these are of an earlier run with the same programs and files, whose
-tests are counted separately. Or NAME=VERDICT=SECONDS=REASON, with the verdict passed, failed or
-skipped, for a step that has no tests of its own. Counted is each TEST of a GoogleTest program, and every other test once. Exit code 1 where one failed
-or none ran.
+FOLDER/test-results that run_test_program.py wrote; RUN_SECONDS is "earlier" for results of an earlier run with the
+same programs and files, whose tests are counted separately. Or NAME=VERDICT=SECONDS=REASON, with the verdict passed,
+failed or skipped, for a step without tests. Counts each TEST of a GoogleTest program, and every other test once. Exits
+with 1 if a test failed or none ran.
 """
 
 import json
@@ -23,7 +23,7 @@ class Suite:
         self.name, place, build, rest = text.split("=", 3)
         self.build, self.run = float(build), 0.0
         self.counts = {"pass": 0, "fail": 0, "skip": 0}
-        self.earlier = 0  # passed then, not run now
+        self.earlier = 0  # passed in an earlier run, not run now
         self.programs = []  # (seconds, name)
         self.failures = []  # (name, output)
         self.skips = []
@@ -51,7 +51,7 @@ class Suite:
             self.failures.append((self.name, "no test ran"))
 
     def count(self, case, results):
-        """A program that was filtered to nothing counts as nothing; one that left no results as one test."""
+        """Counts a program as 0 tests if the filter left none, and as one if it left no results."""
         skipped = [each.get("message", "") for each in case.findall("skipped")]
         status = "pass" if case.get("status") == "run" else "fail"  # one whose program is missing is "notrun"
         if skipped and skipped[0].startswith("SKIP_"):

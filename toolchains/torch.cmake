@@ -1,12 +1,13 @@
-# Finds libtorch in a torch wheel and makes the imported target Concord::torch of it. Only libtorch_cpu and libc10 are
-# linked, whatever the wheel holds: a vendor's part (libtorch_cuda.so) is loaded at run time, because the plugin asks
-# for it. Also installed, for find_package(Concord).
+# Finds libtorch in a torch wheel and defines the imported target Concord::torch. Only libtorch_cpu and libc10 are
+# linked, whatever the wheel holds: a vendor's part (libtorch_cuda.so) is loaded at run time, at the plugin's
+# request. Also installed, for find_package(Concord).
 #
 # Searched in this order: the CMake variable CONCORD_TORCH, the environment variable CONCORD_TORCH, .venv next to the
 # sources (./run creates it). A folder that was named but is unsuitable is an error, never a reason to look elsewhere.
 # With CONCORD_TORCH_OPTIONAL set, it is not an error if nothing is found: the target is then not defined.
-# CONCORD_TORCH_FOUND is the folder that was found, CONCORD_TORCH_VERSION its version. An installation sets CONCORD_TORCH_BUILT_WITH: its libraries were
-# compiled with that version, and libtorch's types differ from one minor version to the next.
+# CONCORD_TORCH_FOUND is the folder that was found, CONCORD_TORCH_VERSION its version. An installation sets
+# CONCORD_TORCH_BUILT_WITH: its libraries were compiled with that version, and libtorch's types differ from one minor
+# version to the next.
 set(CONCORD_TORCH "$ENV{CONCORD_TORCH}" CACHE PATH "The torch folder of site-packages, with include/ and lib/")
 set(CONCORD_TORCH_MINIMUM 2.11)
 
@@ -72,8 +73,8 @@ function(concord_torch_targets folder)
     set_target_properties(Concord::${name} PROPERTIES IMPORTED_LOCATION "${folder}/lib/lib${name}.so")
   endforeach()
   add_library(Concord::torch INTERFACE IMPORTED GLOBAL)
-  # One header an operator (AT_PER_OPERATOR_HEADERS): a third of the compile time. The wheel carries its own fmt headers
-  # but not its library, so fmt is used from the headers here.
+  # One header per operator (AT_PER_OPERATOR_HEADERS): a third of the compile time. The wheel carries its own fmt
+  # headers but not its library, so fmt is used from the headers here.
   set_target_properties(Concord::torch PROPERTIES
     INTERFACE_INCLUDE_DIRECTORIES "${folder}/include;${folder}/include/torch/csrc/api/include"
     INTERFACE_COMPILE_DEFINITIONS "AT_PER_OPERATOR_HEADERS;FMT_HEADER_ONLY=1"

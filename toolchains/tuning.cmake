@@ -1,12 +1,13 @@
-# What makes compiling faster: batches of sources, optimisation by what a library does, precompiled headers.
+# Tuning of compile times: unity batches, optimisation levels per library, precompiled headers.
 
-# GCC looks for memory it can use again whenever its heap has grown to twice what was in use, from 128 MB on: 6 to 10 % of
-# the time of a batch. From 1 GB on, a batch of core needs a third more memory.
+# GCC collects garbage whenever its heap has doubled, starting at 128 MB: 6 to 10 % of the time of a batch. Starting at
+# 1 GB, a batch of core needs a third more memory.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:--param ggc-min-heapsize=1000000>")
 endif()
 
-# concord_links(OUT WANTED LIBRARY...): whether WANTED is one of them, or behind one, so that its headers can be included.
+# concord_links(OUT WANTED LIBRARY...): whether WANTED is one of them or a dependency of one, so that its headers can be
+# included.
 function(concord_links out wanted)
   set(${out} FALSE PARENT_SCOPE)
   foreach(library IN LISTS ARGN)
@@ -27,8 +28,8 @@ function(concord_links out wanted)
   endforeach()
 endfunction()
 
-# How many sources are compiled together. Half of what compiling one without libtorch takes are the standard library's
-# headers, fmt and JSON, so batches are large: at most 24, and no batch of the two that are left.
+# Number of sources per unity batch. Half of the compile time of a source without libtorch is the standard library's
+# headers, fmt and JSON, so batches are large: at most 24, and no small last batch.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
 function(concord_batches target)
   list(LENGTH ARGN count)
@@ -40,12 +41,12 @@ function(concord_batches target)
 endfunction()
 
 # Most libraries call others and loop over little: -O3 made core's batches take a third longer to compile than -O1, and
-# steps no faster. concord_loops_little(TARGET...) says so of targets; sources of theirs that do loop over memory get
-# CONCORD_LOOPS among their own options. concord_calls_others(TARGET...) says in addition that a target reads no memory as
+# steps no faster. concord_loops_little(TARGET...) marks such targets; their sources that do loop over memory get
+# CONCORD_LOOPS among their own options. concord_calls_others(TARGET...) also declares that a target reads no memory as
 # another type: under the address sanitizer it does without the checks of pointers (alignment and others) that are a
 # quarter of its compilation there.
 set(release_build $<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${CONCORD_SANITIZE}>>>)
-set(CONCORD_LOOPS $<${release_build}:-O3> $<$<BOOL:${CONCORD_SANITIZE}>:-O1>)  # under sanitizers tests wait for them
+set(CONCORD_LOOPS $<${release_build}:-O3> $<$<BOOL:${CONCORD_SANITIZE}>:-O1>)  # hot in tests under sanitizers
 function(concord_loops_little)
   foreach(target IN LISTS ARGN)
     target_compile_options(${target} PRIVATE $<$<AND:${release_build},$<COMPILE_LANGUAGE:CXX>>:-O1>)
@@ -59,9 +60,10 @@ function(concord_calls_others)
   endforeach()
 endfunction()
 
-# concord_precompile_torch(TARGET [CARRIER]): reads the headers that most sources with libtorch include once, for TARGET or
-# for all that name it as their CARRIER. Clang alone, which reads of them what a source uses: a batch of core takes 9.0 s
-# of CPU time instead of 17.1, and the headers 15.2 once. GCC reads all of them every time, for as long as it saves.
+# concord_precompile_torch(TARGET [CARRIER]): precompiles the headers that most sources with libtorch include, for
+# TARGET or for all that name it as their CARRIER. Only for Clang, which loads lazily what a source uses: a batch of
+# core takes 9.0 s of CPU time instead of 17.1, and the headers 15.2 once. GCC loads all of them every time, which costs
+# as much as it saves.
 function(concord_precompile_torch target)
   if(NOT CMAKE_UNITY_BUILD OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
     return()
@@ -74,9 +76,9 @@ function(concord_precompile_torch target)
   endif()
 endfunction()
 
-# concord_precompile_plain(TARGET LIBRARY...): the same for code without libtorch, in builds under sanitizers: the standard
-# library and, where TARGET links fmt, fmt and JSON. An empty library carries them, one with fmt and one without, whose
-# definitions differ. A source with its own options sets SKIP_PRECOMPILE_HEADERS.
+# concord_precompile_plain(TARGET LIBRARY...): like concord_precompile_torch, for code without libtorch in builds under
+# sanitizers: the standard library and, if TARGET links fmt, fmt and JSON. An empty library carries them, one with fmt
+# and one without, whose definitions differ. A source with its own options sets SKIP_PRECOMPILE_HEADERS.
 function(concord_precompile_plain target)
   concord_links(torch Concord::torch ${ARGN})
   if(torch OR NOT CMAKE_UNITY_BUILD OR NOT CONCORD_SANITIZE OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
@@ -103,10 +105,10 @@ function(concord_precompile_plain target)
   target_precompile_headers(${target} REUSE_FROM ${carrier})
 endfunction()
 
-# concord_precompile_test(NAME LIBRARY...): GoogleTest's headers (and Tensor.h where it is used) cost more than half of a
-# test's compilation: read once for all programs of a build. They have to be compiled with the tests' own flags, for an
-# executable, so an empty program carries them. Off where sources compile by themselves: there each is to
-# include what it uses.
+# concord_precompile_test(NAME LIBRARY...): GoogleTest's headers (and Tensor.h, if used) take more than half of a test's
+# compile time: precompiled once for all programs of a build. They have to be compiled with the tests' own flags, for an
+# executable, so an empty program carries them. Off if sources compile separately, where each must include
+# what it uses.
 function(concord_precompile_test name)
   if(NOT CMAKE_UNITY_BUILD)
     return()
@@ -132,8 +134,8 @@ function(concord_precompile_test name)
   target_precompile_headers(${name} REUSE_FROM ${carrier})
 endfunction()
 
-# What is tested is optimised; optimising the test, or looking for undefined behaviour in it, is lost time. Its accesses
-# are checked by calls instead of code in place: that compiles a tenth faster.
+# Only the tested code is optimised: optimising the test, or checking it for undefined behaviour, costs time for
+# nothing. Its accesses are checked by calls instead of code in place: that compiles a tenth faster.
 set(CONCORD_TEST_OPTIONS -O0 $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 if(CONCORD_SANITIZE STREQUAL "address")
   list(APPEND CONCORD_TEST_OPTIONS -fno-sanitize=undefined -g0

@@ -2,19 +2,19 @@
 add_library(concord_build_flags INTERFACE)
 set(shadow -Wshadow)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  set(shadow "")  # it has no -Wshadow=local; GCC, which the release build uses, has
+  set(shadow "")  # Clang has no -Wshadow=local; GCC, which the release build uses, has it
 elseif(CMAKE_UNITY_BUILD)
-  # To GCC, sources that are compiled together are headers, and see each other's constants.
+  # GCC treats sources of a unity batch as headers, which see each other's constants.
   set(shadow -Wshadow=local -Wno-subobject-linkage)
 endif()
 target_compile_options(concord_build_flags INTERFACE
   $<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wno-sign-conversion>
   $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor;${shadow}>)
 option(CONCORD_WERROR "Treat warnings as errors" ${PROJECT_IS_TOP_LEVEL})
-if(CONCORD_WERROR AND NOT CONCORD_SANITIZE)  # sanitizers make GCC see ghosts; the plain build is the judge
+if(CONCORD_WERROR AND NOT CONCORD_SANITIZE)  # GCC has false positives under sanitizers; the plain build decides
   target_compile_options(concord_build_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-    # It sees one in std::vector<bool>::reserve, inlined from libtorch's Function::apply.
+    # False positive in std::vector<bool>::reserve, inlined from libtorch's Function::apply.
     target_compile_options(concord_build_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=array-bounds>)
   endif()
 endif()

@@ -6,7 +6,7 @@ file(REMOVE_RECURSE "${SCRATCH}/first" "${SCRATCH}/moved" "${SCRATCH}/null" "${S
   "${SCRATCH}/refused" "${SCRATCH}/run" "${SCRATCH}/runpath")
 set(prefix "${SCRATCH}/moved")
 
-# expect(CODE WORDS command...): the command has to end with CODE and to say WORDS, whatever lines they are wrapped into.
+# expect(CODE WORDS command...): the command must exit with CODE and print WORDS, however its lines are wrapped.
 function(expect code words)
   execute_process(COMMAND ${ARGN} OUTPUT_VARIABLE said ERROR_VARIABLE said RESULT_VARIABLE ended)
   string(REGEX REPLACE "[ \n]+" " " flat "${said}")
@@ -18,9 +18,9 @@ function(expect code words)
   message(STATUS "as expected: ${command}")
 endfunction()
 
-# configure(FOLDER SOURCE): the words of a command that configures SOURCE against the installation in FOLDER. Without a
-# build type, that is without optimisation: what is tested is that it compiles, links and runs. With the tree's ccache, if
-# it has one: what was compiled earlier from the same headers is not compiled again.
+# configure(FOLDER SOURCE): the arguments of a command that configures SOURCE against the installation in FOLDER.
+# Without a build type, that is without optimisation: what is tested is that it compiles, links and runs. With the
+# tree's ccache, if it has one: what was compiled earlier from the same headers is not compiled again.
 macro(configure folder source)
   set(configure ${CMAKE_COMMAND} -G ${GENERATOR} -S ${source} -B ${SCRATCH}/${folder} -DCMAKE_CXX_COMPILER=${CXX}
     -DCMAKE_PREFIX_PATH=${prefix} "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}")
@@ -34,7 +34,7 @@ endfunction()
 expect(0 "" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${SCRATCH}/first)
 file(RENAME "${SCRATCH}/first" "${prefix}")
 
-# Whatever names the place it was installed to, or the tree it came from, breaks where those are gone.
+# A path of the original prefix, or of the tree, would fail after these are gone.
 file(GLOB package "${prefix}/${LIBDIR}/cmake/Concord/*.cmake")
 foreach(file IN LISTS package)
   file(READ ${file} text)
@@ -82,8 +82,8 @@ if(WITH_TORCH)
     --model_config ${golden}/hf/qwen2-tiny --train_data ${golden}/train/tokens.safetensors
     --output_dir ${SCRATCH}/run/callback)
 endif()
-# The installed program finds the plugins, the conformance kit and libtorch's module beside it without being told; where
-# libtorch is that of a checkout, it says which one it needs.
+# The installed program finds the plugins, the conformance kit and libtorch's module next to it by itself; if libtorch
+# is that of a checkout, it reports which one it needs.
 set(program ${prefix}/bin/concord)
 expect(0 "${LIBDIR}/concord/libconcord_cpu.so" ${on_cpu} ${program} platforms)
 expect(0 "--platform" ${on_cpu} ${program} conform --help)
@@ -103,7 +103,7 @@ expect(0 ": conformant" ${conform} ${SCRATCH}/plugin/libconcord_tiny.so --world 
 expect(1 "has no device" ${conform} ${SCRATCH}/null/build/libconcord_null.so)
 
 # --- RUNPATH ----------------------------------------------------------------------------------------------------------
-# runpath(CODE WORDS FOLDER [NOT_IN]): the check, which is first seen to fail.
+# runpath(CODE WORDS FOLDER [NOT_IN]): runs the check, which must first fail.
 function(runpath code words folder)
   expect(${code} "${words}" ${CMAKE_COMMAND} -DFOLDER=${folder} -DNOT_IN=${ARGN} -P ${here}/runpath.cmake)
 endfunction()

@@ -1,7 +1,7 @@
-# Where programs and libraries look for others: cmake -DFOLDER=a [-DNOT_IN=b] -P runpath.cmake. Fails where one below FOLDER
-# has an empty entry (the current folder), a relative one (which lies in it), or one inside of NOT_IN; and where there is
-# nothing to look at. Objects, archives, what CMake itself tries out and the files of a browser, which come and go while
-# another test runs one, are passed over.
+# Checks where programs and libraries look for others: cmake -DFOLDER=a [-DNOT_IN=b] -P runpath.cmake. Fails if a file
+# below FOLDER has an empty entry (the current folder), a relative one (inside it), or one inside NOT_IN; and if there
+# is nothing to check. Skips objects, archives, CMake's own trial builds, and the files of a browser, which come and go
+# while another test runs one.
 cmake_minimum_required(VERSION 3.25)
 file(GLOB_RECURSE files LIST_DIRECTORIES false "${FOLDER}/*")
 list(FILTER files EXCLUDE REGEX "/CMakeFiles/|/page_check/|\\.(a|o|h|hpp|cpp|json|jsonl|txt|cmake|ninja|py|pyc|safetensors|bin|idx)$")
@@ -9,7 +9,7 @@ set(checked 0)
 set(complaints)
 foreach(file IN LISTS files)
   if(NOT EXISTS "${file}")
-    continue()  # of a test that runs at the same time
+    continue()  # removed by a test that runs at the same time
   endif()
   file(READ "${file}" magic LIMIT 4 HEX)
   if(NOT magic STREQUAL "7f454c46")

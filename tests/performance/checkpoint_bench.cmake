@@ -1,4 +1,4 @@
-# Saving and loading the whole state of a run, beside torch.distributed.checkpoint and plain files.
+# Saving and loading the whole state of a run, compared with torch.distributed.checkpoint and plain files.
 if(TARGET Concord::core AND TARGET concord)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(checkpoint_bench SOURCES checkpoint_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json

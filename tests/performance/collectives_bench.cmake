@@ -1,4 +1,4 @@
-# The shm engine beside torch.distributed with gloo (a Python with torch in CONCORD_PYTHON).
+# The shm engine compared with torch.distributed with gloo (a Python with torch in CONCORD_PYTHON).
 find_package(nlohmann_json REQUIRED)
 concord_benchmark(collectives_bench SOURCES collectives_bench.cpp LIBRARIES Concord::mesh Concord::shm nlohmann_json::nlohmann_json)
 set_source_files_properties(collectives_bench.cpp PROPERTIES COMPILE_DEFINITIONS

@@ -1,4 +1,4 @@
-# Data: indices, batches and building, beside numpy and torch (a Python in CONCORD_PYTHON).
+# Data: indices, batches and building, compared with numpy and torch (a Python in CONCORD_PYTHON).
 if(TARGET Concord::data)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(data_bench SOURCES data_bench.cpp LIBRARIES Concord::data nlohmann_json::nlohmann_json)

@@ -1,4 +1,4 @@
-# Weights in and out of a Hugging Face folder beside cat and transformers (a Python that has it in CONCORD_PYTHON).
+# Loading and saving Hugging Face weights, compared with cat and transformers (a Python that has it in CONCORD_PYTHON).
 if(TARGET Concord::core)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(files_bench SOURCES files_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json PLUGINS cpu)

@@ -1,4 +1,4 @@
-# Groups and initialisation beside Megatron's RankGenerator and torchrun with gloo (a Python in CONCORD_PYTHON).
+# Groups and initialisation compared with Megatron's RankGenerator and torchrun with gloo (a Python in CONCORD_PYTHON).
 if(TARGET Concord::core AND TARGET hello)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(init_bench SOURCES init_bench.cpp LIBRARIES Concord::core Concord::launch nlohmann_json::nlohmann_json

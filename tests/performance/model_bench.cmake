@@ -1,4 +1,4 @@
-# Forward and backward of a whole model beside transformers (a Python that has it in CONCORD_PYTHON).
+# Forward and backward of a whole model compared with transformers (a Python that has it in CONCORD_PYTHON).
 if(TARGET Concord::core)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(model_bench SOURCES model_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json PLUGINS cpu)

@@ -1,4 +1,4 @@
-# Layers cut over processes beside the same layers in one process with as many threads.
+# Layers sharded over processes, compared with one process with the same number of threads.
 if(TARGET Concord::core)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(parallel_bench SOURCES parallel_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json

@@ -1,4 +1,4 @@
-# Pipelines of stages that sleep, beside what the simulator says.
+# Pipelines of stages that sleep, compared with the simulator.
 if(TARGET Concord::core)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(pipeline_bench SOURCES pipeline_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json

@@ -1,5 +1,5 @@
-# kill -9 of a rank until training goes on, beside torchrun with DistributedDataParallel over gloo (a Python with torch in
-# CONCORD_PYTHON). A script: all that it does is to start jobs and to read when what happened.
+# Time from kill -9 of a rank until training continues, compared with torchrun with DistributedDataParallel over gloo (a
+# Python with torch in CONCORD_PYTHON). A script that starts jobs and reads the times of events.
 if(TARGET concord AND TARGET Concord::core)
   if(NOT TARGET concord_benchmarks)
     add_custom_target(concord_benchmarks)

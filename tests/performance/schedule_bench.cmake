@@ -1,4 +1,4 @@
-# Pipeline schedules beside torch.distributed.pipelining (a Python in CONCORD_PYTHON).
+# Pipeline schedules compared with torch.distributed.pipelining (a Python in CONCORD_PYTHON).
 if(TARGET Concord::schedule)
   find_package(nlohmann_json REQUIRED)
   concord_benchmark(schedule_bench SOURCES schedule_bench.cpp LIBRARIES Concord::schedule nlohmann_json::nlohmann_json)

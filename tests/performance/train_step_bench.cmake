@@ -1,4 +1,4 @@
-# A step of training beside torch DistributedDataParallel with gloo and fused AdamW (a Python with torch in
+# A training step compared with torch DistributedDataParallel with gloo and fused AdamW (a Python with torch in
 # CONCORD_PYTHON).
 if(TARGET Concord::core)
   find_package(nlohmann_json REQUIRED)
