@@ -1,5 +1,4 @@
-// The files in this folder are what users start from: each must be taken as it is, for the number of devices in its
-// name.
+// The example configurations must be accepted unchanged, for the number of devices in their names.
 #include <gmock/gmock.h>
 #include <yaml-cpp/yaml.h>
 
@@ -32,7 +31,7 @@ std::string text_of(const fs::path& path) {
   return text.str();
 }
 
-// Every N-device.yaml and N-devices.yaml, with its N.
+// Returns every N-device.yaml and N-devices.yaml, with its N.
 std::map<fs::path, int64_t> configurations() {
   std::map<fs::path, int64_t> found;
   for (const auto& entry : fs::recursive_directory_iterator(kExamples)) {
@@ -89,8 +88,8 @@ TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
   }
 }
 
-// Bytes of a rank of |stage|: 6 for each parameter and its gradient, 12 for the optimizer, shared by those that have
-// the same parameter.
+// Returns the bytes of a rank of |stage|: 6 for each parameter and its gradient, 12 for the optimizer state, sharded over
+// the replicas of the parameter.
 double bytes_of(const ModelConfig& config, const StageLayers& stage, const RankLayout& layout) {
   double bytes = 0;
   for (const ParameterPlan& plan :
@@ -157,7 +156,7 @@ TEST(Examples, TheKubernetesJobNamesAConfigurationOfItsSize) {
   EXPECT_EQ(configurations().at(config), std::stoll(given.at("--nnodes")) * std::stoll(given.at("--nproc")));
 }
 
-// srun is a stand-in that prints what it was given.
+// srun is a stand-in that prints its arguments.
 TEST(Examples, TheSlurmJobStartsWhatItIsGiven) {
   const std::string script = (kExamples / "slurm/train.sbatch").string();
   const std::string printed = testing::TempDir() + "concord_sbatch.txt";

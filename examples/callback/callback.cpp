@@ -1,4 +1,4 @@
-// A callback of your own in the training loop: stops the run when the loss is good enough.
+// A custom callback in the training loop: stops the run when the loss is good enough.
 //
 //   callback 5.0 --config run.yaml                               one process
 //   concord launch --nproc 2 -- callback 5.0 --config run.yaml   a job

@@ -3,10 +3,10 @@
 #
 #   examples/dpo/run.sh [FOLDER]      FOLDER (dpo-example) gets the data, the runs and the models
 #
-#   1. questions are made up, each with a friendly and a grumpy answer
+#   1. questions are generated, each with a friendly and a grumpy answer
 #   2. a small model learns to answer: grumpy three times out of four
 #   3. an adapter learns from pairs of answers that the friendly ones are preferred (DPO); the reference is the model with
-#      the adapter off, so there is no second copy of it; pref_ftx keeps the chosen answers probable, too
+#      the adapter disabled, so there is no second copy of it; pref_ftx keeps the chosen answers probable, too
 #   4. a reward model learns the same from the same pairs
 #   5. the model without and with the adapter answers some questions
 #

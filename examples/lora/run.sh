@@ -3,9 +3,9 @@
 #
 #   examples/lora/run.sh [FOLDER]      FOLDER (lora-example) gets the data, the runs and the models
 #
-#   1. text is made up: sentences like "the cat sees the dog.", and the same told as "the dog, the cat sees."
+#   1. text is generated: sentences like "the cat sees the dog.", and the same told as "the dog, the cat sees."
 #   2. a small model is trained on the first kind: the base model
-#   3. an adapter is trained beside it on the second kind; the base model's own weights stay as they are
+#   3. an adapter is trained on the second kind; the weights of the base model are unchanged
 #   4. the adapter is merged into the base model
 #   5. base model, adapter and merged model continue a sentence; the last two say the same
 #
