@@ -88,8 +88,8 @@ TEST(Examples, AModelTrainsOnTheSameTokensAStepHoweverItIsSplit) {
   }
 }
 
-// Returns the bytes of a rank of |stage|: 6 for each parameter and its gradient, 12 for the optimizer state, sharded over
-// the replicas of the parameter.
+// Returns the bytes of a rank of |stage|: 6 for each parameter and its gradient, 12 for the optimizer state, sharded
+// over the replicas of the parameter.
 double bytes_of(const ModelConfig& config, const StageLayers& stage, const RankLayout& layout) {
   double bytes = 0;
   for (const ParameterPlan& plan :
