@@ -26,7 +26,7 @@ bool StopAgreement::is_reached() {
 }
 
 int agreed_stop_signal(ParallelContext& job, const StopRequest& stop) {
-  return static_cast<int>(reduced(job, stop.signal(), ReduceOp::kMax));
+  return static_cast<int>(all_reduce_scalar(job, stop.signal(), ReduceOp::kMax));
 }
 
 }  // namespace concord

@@ -612,7 +612,7 @@ bool Trainer::is_in_the_way(const std::filesystem::path& folder) {
         fmt::format("the checkpoint of step {} is skipped: {} exists and was not written by Concord; move it away",
                     state_.global_step, folder.string()));
   }
-  return reduced(job_, is_foreign ? 1 : 0, ReduceOp::kMax) != 0;
+  return all_reduce_scalar(job_, is_foreign ? 1 : 0, ReduceOp::kMax) != 0;
 }
 
 HfSaveOptions Trainer::checkpoint_options() {

@@ -147,7 +147,7 @@ std::optional<ReplicaDifference> ReplicaCheck::agree(const std::optional<Replica
   if (!first) return std::nullopt;
   ReplicaDifference difference{.text = first->text, .culprit = {}};
   const bool knows = job.rank() == first->rank && own->culprit;
-  const int64_t culprit = reduced(job, knows ? *own->culprit : -1, ReduceOp::kMax);
+  const int64_t culprit = all_reduce_scalar(job, knows ? *own->culprit : -1, ReduceOp::kMax);
   if (culprit >= 0) difference.culprit = culprit;
   return difference;
 }
@@ -218,7 +218,7 @@ bool ReplicaCheck::repair_parameters() {
       if (source) copies.push_back({&buffer->group(), values, *source});
     }
   }
-  if (reduced(ddp_.job(), is_possible ? 0 : 1, ReduceOp::kMax) != 0) return false;
+  if (all_reduce_scalar(ddp_.job(), is_possible ? 0 : 1, ReduceOp::kMax) != 0) return false;
   for (const Copy& copy : copies) copy.group->broadcast(copy.values, copy.source).wait();
   return true;
 }

@@ -20,13 +20,13 @@ constexpr size_t kMaxProblem = 2000;  // bytes of a message to the other ranks
 
 }  // namespace
 
-int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op) {
+int64_t all_reduce_scalar(ParallelContext& job, int64_t value, ReduceOp op) {
   const at::Tensor tensor = at::full({1}, value, at::kLong).to(job.torch_device());
   job.world_group().all_reduce(tensor, op).synchronize();
   return tensor.item<int64_t>();
 }
 
-std::vector<int64_t> gathered(ParallelContext& job, int64_t value) {
+std::vector<int64_t> all_gather_scalar(ParallelContext& job, int64_t value) {
   const at::Tensor own = at::full({1}, value, at::kLong).to(job.torch_device());
   at::Tensor all = at::empty({job.world()}, own.options());
   job.world_group().all_gather(all, own).synchronize();
@@ -36,12 +36,12 @@ std::vector<int64_t> gathered(ParallelContext& job, int64_t value) {
 
 Machines machines_of(ParallelContext& job) {
   const JobEnvironment own = read_job_environment();
-  return machines_from(gathered(job, job.rank() - own.local_rank), gathered(job, own.local_world));
+  return machines_from(all_gather_scalar(job, job.rank() - own.local_rank), all_gather_scalar(job, own.local_world));
 }
 
 std::string broadcast_text(ParallelContext& job, const std::string& text, int64_t root) {
   const bool is_root = job.rank() == root;
-  const int64_t size = reduced(job, is_root ? static_cast<int64_t>(text.size()) : 0, ReduceOp::kMax);
+  const int64_t size = all_reduce_scalar(job, is_root ? static_cast<int64_t>(text.size()) : 0, ReduceOp::kMax);
   at::Tensor bytes = at::zeros({size}, at::kByte);
   if (is_root) std::copy(text.begin(), text.end(), static_cast<char*>(bytes.data_ptr()));
   bytes = bytes.to(job.torch_device());
@@ -52,7 +52,7 @@ std::string broadcast_text(ParallelContext& job, const std::string& text, int64_
 
 std::optional<RankText> first_text(ParallelContext& job, const std::string& text) {
   // The lowest rank with a text, counted from the end; 0 if no rank has one.
-  const int64_t found = reduced(job, text.empty() ? 0 : job.world() - job.rank(), ReduceOp::kMax);
+  const int64_t found = all_reduce_scalar(job, text.empty() ? 0 : job.world() - job.rank(), ReduceOp::kMax);
   if (found == 0) return std::nullopt;
   const int64_t rank = job.world() - found;
   return RankText{rank, broadcast_text(job, text, rank)};

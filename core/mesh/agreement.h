@@ -17,10 +17,10 @@
 namespace concord {
 
 // Returns |value| reduced over all ranks.
-int64_t reduced(ParallelContext& job, int64_t value, ReduceOp op);
+int64_t all_reduce_scalar(ParallelContext& job, int64_t value, ReduceOp op);
 
 // Returns |value| of every rank, indexed by rank.
-std::vector<int64_t> gathered(ParallelContext& job, int64_t value);
+std::vector<int64_t> all_gather_scalar(ParallelContext& job, int64_t value);
 
 // Returns the machines of the job, from the local ranks that the launcher has assigned. Throws ConfigError like
 // machines_from().

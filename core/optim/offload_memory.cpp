@@ -60,7 +60,7 @@ std::string offload_shortage(const OffloadMemory& needed, const HostMemory& memo
 
 void check_offload_memory(ParallelContext& job, int64_t bytes, double fraction) {
   const int64_t own = machine_id();
-  const std::vector<int64_t> machines = gathered(job, own), needs = gathered(job, bytes);
+  const std::vector<int64_t> machines = all_gather_scalar(job, own), needs = all_gather_scalar(job, bytes);
   OffloadMemory needed{.fraction = fraction};
   for (size_t rank = 0; rank < machines.size(); ++rank) {
     if (machines[rank] != own) continue;

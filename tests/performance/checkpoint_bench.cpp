@@ -81,7 +81,7 @@ double seconds_of(const std::function<void()>& body) {
 double slowest(ParallelContext& job, const std::function<void()>& body) {
   job.world_group().barrier().wait();
   const auto nanoseconds = static_cast<int64_t>(seconds_of(body) * 1e9);
-  return static_cast<double>(reduced(job, nanoseconds, ReduceOp::kMax)) * 1e-9;
+  return static_cast<double>(all_reduce_scalar(job, nanoseconds, ReduceOp::kMax)) * 1e-9;
 }
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

@@ -552,7 +552,7 @@ TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
         }
         const int64_t values = (24 * 24 + 24 + 24 + 3 * 24) * (type == at::kFloat ? 2 : 3);
         const auto own = static_cast<int64_t>(files.bytes_read());
-        EXPECT_EQ(reduced(job, own, ReduceOp::kSum), values * static_cast<int64_t>(sizeof(float)));
+        EXPECT_EQ(all_reduce_scalar(job, own, ReduceOp::kSum), values * static_cast<int64_t>(sizeof(float)));
         if (!is_sharded) {
           EXPECT_LE(own, values * 2) << "about a third";
         }

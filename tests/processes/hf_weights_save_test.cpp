@@ -140,8 +140,8 @@ TEST(HfWeightsShared, EveryByteIsReadOncePerDataParallelGroupAndArrivesEverywher
         }
         const auto thousandths =
             std::llround(1000 * fair_bytes(shared, job));  // thousandths of a byte, for the sum of fractions
-        EXPECT_NEAR(static_cast<double>(reduced(job, bytes, ReduceOp::kSum)),
-                    static_cast<double>(reduced(job, thousandths, ReduceOp::kSum)) / 1000, 0.1);
+        EXPECT_NEAR(static_cast<double>(all_reduce_scalar(job, bytes, ReduceOp::kSum)),
+                    static_cast<double>(all_reduce_scalar(job, thousandths, ReduceOp::kSum)) / 1000, 0.1);
         EXPECT_LE(bytes, bytes_alone);
       }
     });
@@ -168,7 +168,8 @@ TEST(HfWeightsShared, TheKernelSeesEveryByteReadOnce) {
       const int64_t before = bytes_of_reads();
       load_hf_weights(folder.path(), sample.list, ShardPlace{}, {.sharing = shares ? &job : nullptr});
       const int64_t own = bytes_of_reads() - before;
-      EXPECT_NEAR(static_cast<double>(reduced(job, own, ReduceOp::kSum)), (shares ? 1 : 4) * (4 << 20), 1 << 18);
+      EXPECT_NEAR(static_cast<double>(all_reduce_scalar(job, own, ReduceOp::kSum)), (shares ? 1 : 4) * (4 << 20),
+                  1 << 18);
     }
   });
 }
@@ -309,7 +310,7 @@ int finish_in_steps(SaveJob& save, ParallelContext& job) {
   while (!save.is_done()) {
     ++steps;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const int64_t slowest = reduced(job, static_cast<int64_t>(save.progress()), ReduceOp::kMax);
+    const int64_t slowest = all_reduce_scalar(job, static_cast<int64_t>(save.progress()), ReduceOp::kMax);
     save.advance(static_cast<SaveJob::Progress>(slowest));
   }
   return steps;

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 // The first rank's |value| on all of them.
 int64_t of_first_rank(ParallelContext& job, int64_t value) {
-  return reduced(job, job.rank() == 0 ? value : std::numeric_limits<int64_t>::min(), ReduceOp::kMax);
+  return all_reduce_scalar(job, job.rank() == 0 ? value : std::numeric_limits<int64_t>::min(), ReduceOp::kMax);
 }
 
 }  // namespace
@@ -79,7 +79,7 @@ void BestModel::restore(const TrainingState& state, const std::string& folder) {
   const fs::path checkpoint = fs::path(folder).parent_path() / state.best->checkpoint;
   std::error_code ignored;
   const int64_t is_there = fs::is_directory(checkpoint, ignored) ? 1 : 0;
-  if ((on_each_machine_ ? reduced(job_, is_there, ReduceOp::kMin) : of_first_rank(job_, is_there)) != 0) {
+  if ((on_each_machine_ ? all_reduce_scalar(job_, is_there, ReduceOp::kMin) : of_first_rank(job_, is_there)) != 0) {
     result_.checkpoint = checkpoint.string();
   } else if (job_.rank() == 0) {
     loader::log(CONCORD_LOG_WARN, "train",

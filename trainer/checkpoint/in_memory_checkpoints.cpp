@@ -38,7 +38,7 @@ int64_t free_bytes(const std::string& folder) {
 
 // On any machine: without /dev/shm, say.
 bool folder_is_missing(ParallelContext& job, const std::string& folder) {
-  return reduced(job, folder.empty() ? 1 : 0, ReduceOp::kMax) != 0;
+  return all_reduce_scalar(job, folder.empty() ? 1 : 0, ReduceOp::kMax) != 0;
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ std::string restore_from_peers(int64_t than, ParallelContext& job) {
   for (int64_t below = std::numeric_limits<int64_t>::max();;) {
     // The newest one on any machine that was not looked at yet.
     std::erase_if(steps, [&](int64_t step) { return step >= below; });
-    below = reduced(job, steps.empty() ? -1 : steps.back(), ReduceOp::kMax);
+    below = all_reduce_scalar(job, steps.empty() ? -1 : steps.back(), ReduceOp::kMax);
     if (below <= than) return "";
     const std::string parts = checkpoint_folder(folder, below).string();
     const std::string whole = checkpoint_folder(fs::path(folder) / kRestored, below).string();
@@ -89,7 +89,7 @@ InMemoryCheckpoints::InMemoryCheckpoints(const TrainingPlan& plan, ParallelConte
   const int64_t needed = parameters * kBytesPerParameter * kAtOnce;
   const int64_t available = free_bytes(folder_);
   every_ = plan.arguments.recovery.memory_steps;
-  if (reduced(job, available < needed ? 1 : 0, ReduceOp::kMax) == 0) return;
+  if (all_reduce_scalar(job, available < needed ? 1 : 0, ReduceOp::kMax) == 0) return;
   switch_off(
       fmt::format("two of them need up to {}, and {} has {} free; enlarge it (docker run --shm-size), or set {} to "
                   "a larger folder in memory",

@@ -37,8 +37,8 @@ CommonStep common_step(const TrainingPlan& plan, ParallelContext& job) {
   for (int64_t most = kMost;; most = common.step) {
     while (!steps.empty() && steps.back() > most) steps.pop_back();
     const int64_t own = steps.empty() ? -1 : steps.back();
-    common.step = reduced(job, looks ? own : kMost, ReduceOp::kMin);
-    const int64_t newest = reduced(job, own, ReduceOp::kMax);
+    common.step = all_reduce_scalar(job, looks ? own : kMost, ReduceOp::kMin);
+    const int64_t newest = all_reduce_scalar(job, own, ReduceOp::kMax);
     if (most == kMost) common.newest_of_any = newest;
     if (common.step == newest || common.step < 0) return common;
   }
@@ -61,7 +61,7 @@ void refuse_to_begin_again(const TrainingPlan& plan, ParallelContext& job) {
 CommonStep step_on_disk(const TrainingPlan& plan, ParallelContext& job) {
   if (plan.writers) return common_step(plan, job);
   const int64_t own = job.rank() == 0 ? newest_resumable_step(plan.arguments.output.dir).value_or(-1) : -1;
-  const int64_t step = reduced(job, own, ReduceOp::kMax);
+  const int64_t step = all_reduce_scalar(job, own, ReduceOp::kMax);
   return {step, step};
 }
 
@@ -84,7 +84,7 @@ std::string folder_of_newest(const TrainingPlan& plan, ParallelContext& job) {
       seen = 2 * std::max(disk_step, memory_step) + (memory_step > disk_step ? 1 : 0);
     }
   }
-  const int64_t agreed = reduced(job, seen, ReduceOp::kMax);
+  const int64_t agreed = all_reduce_scalar(job, seen, ReduceOp::kMax);
   if (agreed < 0) return "";
   return checkpoint_folder(agreed % 2 == 1 ? in_memory : on_disk, agreed / 2).string();
 }
@@ -131,7 +131,7 @@ void check_same_on_all_machines(const std::string& folder, ParallelContext& job)
   run_and_propagate_errors(job, [&] {
     if (has_manifest(folder)) digest = tensor_digest(read_manifest(folder));
   });
-  if (reduced(job, digest, ReduceOp::kMin) == reduced(job, digest, ReduceOp::kMax)) return;
+  if (all_reduce_scalar(job, digest, ReduceOp::kMin) == all_reduce_scalar(job, digest, ReduceOp::kMax)) return;
   throw ConfigError(
       fmt::format("save_on_each_node: {} has other tensors on one machine than on another, so they are not of the same "
                   "save; copy the right one to all machines, or resume from another one",
@@ -159,7 +159,7 @@ bool reads_together(const TrainingArguments& arguments, const std::string& folde
   if (setting != "auto") return setting == "true";
   const JobEnvironment environment = read_job_environment();
   if (environment.local_world == environment.world) return false;
-  return reduced(job, job.rank() == 0 && is_on_network(folder) ? 1 : 0, ReduceOp::kMax) == 1;
+  return all_reduce_scalar(job, job.rank() == 0 && is_on_network(folder) ? 1 : 0, ReduceOp::kMax) == 1;
 }
 
 SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job) {

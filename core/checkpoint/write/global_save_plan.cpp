@@ -71,7 +71,7 @@ std::shared_ptr<const GlobalSavePlan> create_global_plan(std::span<Parameter* co
   });
   const bool is_same =
       previous && previous->own_sets == agreed->own_sets && previous->max_shard_bytes == agreed->max_shard_bytes;
-  if (reduced(context, is_same ? 0 : 1, ReduceOp::kMax) == 0) return previous;
+  if (all_reduce_scalar(context, is_same ? 0 : 1, ReduceOp::kMax) == 0) return previous;
   std::vector<std::string> stems, own;
   run_and_propagate_errors(context, [&] {
     for (const auto& [stem, tensors] : agreed->own_sets) {

@@ -347,7 +347,7 @@ std::shared_ptr<const GlobalSavePlan> save_replicated(const std::string& folder,
   });
   const std::vector<SaveChunk> chunks = own_chunks(*plan, parameters, options, job);
   const std::string header = header_of(plan->plan, chunks);
-  const std::vector<int64_t> bytes = gathered(job, static_cast<int64_t>(part_bytes(header, chunks)));
+  const std::vector<int64_t> bytes = all_gather_scalar(job, static_cast<int64_t>(part_bytes(header, chunks)));
   const auto bytes_of_rank = [&](int64_t rank) { return static_cast<uint64_t>(bytes[static_cast<size_t>(rank)]); };
   std::map<int64_t, FilePart> kept;
   run_and_propagate_errors(job, [&] {

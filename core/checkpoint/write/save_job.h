@@ -14,7 +14,7 @@
 //   SaveJob save("out/model", parameters, job, {}, SaveJob::Source::copy);
 //   while (!save.is_done()) {
 //     // ... a step ...
-//     const int64_t slowest = reduced(job, static_cast<int64_t>(save.progress()), ReduceOp::kMax);
+//     const int64_t slowest = all_reduce_scalar(job, static_cast<int64_t>(save.progress()), ReduceOp::kMax);
 //     save.advance(static_cast<SaveJob::Progress>(slowest));
 //   }
 //
