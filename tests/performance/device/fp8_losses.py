@@ -1,6 +1,7 @@
 """What 8-bit floats change of the loss of a training run: fp8 beside bf16, and bf16 beside itself, over several seeds.
 
-fp8_losses.py PROGRAM [--seeds 8] [--steps 300] [--batch 16] [--length 512] [--shape small] [--way fp8] ... [--parallel 4] [--json FILE]
+fp8_losses.py PROGRAM [--seeds 8] [--steps 300] [--batch 16] [--length 512] [--shape small] [--way fp8] ...
+              [--learning_rate 6e-4] [--parallel 4] [--json FILE]
 
 A seed draws the first weights and the batches: rows of bytes out of this repository's texts. Every way of computing trains
 the same batches from the same weights; its result is the difference of its mean loss to that of the bf16 run of the seed, over
@@ -21,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 SHAPES = {  # hidden, intermediate, layers, heads, key and value heads; sizes that kernels of 8 bits are written for
+    "0.5b": (896, 4864, 24, 14, 2),
     "small": (768, 2304, 8, 12, 4),
     "tiny": (64, 128, 2, 4, 2),
 }
@@ -62,7 +64,7 @@ def train(program, folder, args, seed, way):
     """The losses of all steps."""
     out = folder / way.replace(" ", "-").replace(",", "")
     command = [program, "train", "--nproc", 1, "--model_config", folder / "config.json", "--train_data", folder / "data.jsonl", "--shuffle",
-               "false", "--seq_length", args.length, "--max_steps", args.steps, "--bf16", "--seed", seed, "--learning_rate", 6e-4,
+               "false", "--seq_length", args.length, "--max_steps", args.steps, "--bf16", "--seed", seed, "--learning_rate", args.learning_rate,
                "--lr_scheduler_type", "constant_with_warmup", "--warmup_steps", args.steps // 10, "--logging_steps", 1, "--save_strategy",
                "no", "--report_to", "none", "--output_dir", out, *WAYS[way](args.batch)]
     ended = subprocess.run([str(word) for word in command], capture_output=True, text=True)
@@ -102,6 +104,7 @@ def main():
     parser.add_argument("--batch", type=int, default=16, help="even")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--shape", choices=SHAPES, default="small")
+    parser.add_argument("--learning_rate", type=float, default=6e-4)
     parser.add_argument("--way", choices=[way for way in WAYS if way != "bf16"], action="append", help="default: all of them")
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--json", default="")

@@ -1,11 +1,14 @@
-"""A picture of where the time of training steps goes: one stacked bar per profile, one colour per class of kernels.
+"""Draws the time of training steps as one stacked bar per profile, one colour per class of kernels.
 
-profile_bars.py OUT.svg NAME=PROFILE.txt...
+profile_bars.py OUT.svg NAME=PROFILE...
 
-A profile has a line "step 127.43 ms, busy 124.33 ms, ..." and lines "22.629 ms   24.0x  kernel name". Kernels that no
-class knows are "other"; what is left of the step is idle time. Prints the same as a table.
+PROFILE is the OUT/profile/rank_0.json of `concord train --profile`, or a table of one: a line "step 127.43 ms, busy 124.33 ms,
+..." and lines "22.629 ms   24.0x  kernel name". A rank_0.json is also written as such a table, rank_0.txt. Kernels without a class are
+"other"; the rest of the step is idle time. Prints the classes as a table.
 """
 
+import collections
+import json
 import re
 import sys
 from pathlib import Path
@@ -23,8 +26,30 @@ CLASSES = [
 IDLE = ("idle", "#eeeeee")
 
 
+def tabulate(trace):
+    """Returns the table of a trace: milliseconds per step of the step, of its kernels together, and of each kernel."""
+    events = [event for event in json.loads(trace)["traceEvents"] if event["ph"] == "X"]
+    steps = sum(event["cat"] == "step" for event in events)
+    work = sorted((event["ts"], event["ts"] + event["dur"], event["name"]) for event in events
+                  if event["cat"] in ("kernel", "copy", "fill"))
+    first, last = work[0][0], max(end for _, end, _ in work)
+    times, counts, busy, reached = collections.Counter(), collections.Counter(), 0.0, first
+    for begin, end, name in work:
+        times[name] += end - begin
+        counts[name] += 1
+        busy += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    step, busy = (last - first) / steps / 1e3, busy / steps / 1e3
+    lines = [f"step {step:.2f} ms, busy {busy:.2f} ms, idle {step - busy:.2f} ms, launches/step {len(work) / steps:.0f}"]
+    lines += [f"{time / steps / 1e3:8.3f} ms {counts[name] / steps:6.1f}x  {name[:110]}" for name, time in times.most_common(45)]
+    return "\n".join(lines) + "\n"
+
+
 def read(path):
     text = Path(path).read_text()
+    if path.endswith(".json"):
+        text = tabulate(text)
+        Path(path).with_suffix(".txt").write_text(text)
     step, busy = map(float, re.search(r"step ([\d.]+) ms, busy ([\d.]+) ms", text).groups())
     times = {name: 0.0 for name, _, _ in CLASSES}
     for time, kernel in re.findall(r"^\s*([\d.]+) ms\s+[\d.]+x\s+(.*)$", text, re.M):

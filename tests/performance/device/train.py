@@ -1,19 +1,19 @@
-"""Training of models of real shapes on a device: ours beside transformers, in one run.
+"""Training of models of real shapes on a device, compared with transformers in one run.
 
-device_train.py PROGRAM [--shape qwen2.5-0.5b] [--batch 4] [--length 4096] [--steps 30] [--json FILE]
-                [--without compile,eager] [--probe]
+train.py PROGRAM [--shape qwen2.5-0.5b] [--batch 4] [--length 4096] [--steps 30] [--json FILE]
+         [--without compile,eager] [--keep DIR] [--probe] [-- ARGUMENTS of concord train, such as --fp8 hybrid]
 
-Prints tokens a second of `concord train` and of transformers (sdpa, fused AdamW, clipping at 1, bf16), eager and under
-torch.compile, and the share of the device's peak: 6 N and causal attention counted, N with the embeddings, against
---peak FLOP/s (989.5e12: bf16 on an H200, dense). Warm-up steps are not counted. --probe instead runs a forward and
-backward pass of each shape through `concord probe` and says the loss, which for fresh weights is about log(vocabulary).
-Platform and processes are those of the environment (CONCORD_PLATFORM).
+Prints tokens per second of `concord train` and of transformers (sdpa, fused AdamW, clipping at 1, bf16), eager and with
+torch.compile, and the MFU: 6 N and causal attention, N with the embeddings, relative to --peak FLOP/s (989.5e12: bf16 on
+an H200, dense). Warm-up steps are not counted. --probe instead runs a forward and backward pass of each shape with
+`concord probe` and prints the loss, which for fresh weights is about log(vocabulary). CONCORD_PLATFORM selects the
+platform.
 """
 
 import argparse
 import json
 import math
-import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,6 +49,11 @@ SHAPES = {
         vocab_size=151936, rope_theta=1e6, rms_norm_eps=1e-6, tie_word_embeddings=True, max_position_embeddings=32768,
         hidden_act="silu", attention_bias=False, initializer_range=0.02, router_aux_loss_coef=0.001,
         output_router_logits=False, torch_dtype="bfloat16"),
+    "qwen2.5-7b": dict(
+        model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=3584, intermediate_size=18944,
+        num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, vocab_size=152064, rope_theta=1e6,
+        rms_norm_eps=1e-6, tie_word_embeddings=False, max_position_embeddings=32768, hidden_act="silu",
+        initializer_range=0.02, torch_dtype="bfloat16"),
     "tiny": dict(
         model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=64, intermediate_size=128,
         num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=512, rope_theta=1e4,
@@ -84,11 +89,13 @@ def write_inputs(folder, shape, rows, length):
     return ids
 
 
-def ours(program, folder, args, more=()):
-    command = [program, "train", "--nproc", "1", "--model_config", folder / "config.json", "--train_data",
-               folder / "data.safetensors", "--seq_length", args.length, "--per_device_train_batch_size", args.batch,
-               "--max_steps", args.warmup + args.steps, "--bf16", "--learning_rate", 1e-4, "--logging_steps",
-               args.warmup, "--save_strategy", "no", "--output_dir", folder / "run", "--report_to", "none", "--overwrite_output_dir", "true", *more]
+def ours(program, folder, args, more=(), model=None, data=None):
+    """Trains a fresh model of folder/config.json on folder/data.safetensors, unless |model| and |data| replace them."""
+    command = [program, "train", "--nproc", "1", *(model or ["--model_config", folder / "config.json"]), "--train_data",
+               data or folder / "data.safetensors", "--seq_length", args.length, "--per_device_train_batch_size",
+               args.batch, "--max_steps", args.warmup + args.steps, "--bf16", "--learning_rate", 1e-4,
+               "--logging_steps", args.warmup, "--save_strategy", "no", "--output_dir", folder / "run", "--report_to",
+               "none", "--overwrite_output_dir", "true", *more]
     ended = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if ended.returncode != 0:
         raise RuntimeError(f"concord train failed:\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}")
@@ -96,7 +103,7 @@ def ours(program, folder, args, more=()):
     rates = sorted(line["tokens_per_second"] for line in lines[1:] if "tokens_per_second" in line)
     losses = [line["loss"] for line in lines if "loss" in line]
     return {"tokens_per_second": rates[len(rates) // 2], "slowest": rates[0], "fastest": rates[-1],
-            "last_loss": losses[-1]}
+            "last_loss": losses[-1], "memory_bytes": max(line.get("memory_bytes", 0) for line in lines)}
 
 
 def theirs(shape, ids, args, compiled):
@@ -158,9 +165,11 @@ def main():
     parser.add_argument("--warmup", type=int, default=5)
     parser.add_argument("--peak", type=float, default=989.5e12)
     parser.add_argument("--without", default="")
+    parser.add_argument("--keep", help="copy the output folder of concord train to this one")
     parser.add_argument("--json", default="")
     parser.add_argument("--probe", action="store_true")
-    args = parser.parse_args()
+    words = sys.argv[1:] + ([] if "--" in sys.argv else ["--"])
+    args, more = parser.parse_args(words[:words.index("--")]), words[words.index("--") + 1:]
     args.shape_given = args.shape is not None
     args.shape = args.shape or "qwen2.5-0.5b"
     if args.probe:
@@ -170,7 +179,9 @@ def main():
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         ids = write_inputs(folder, shape, args.batch * 8, args.length)
-        results["concord"] = ours(args.program, folder, args)
+        results["concord"] = ours(args.program, folder, args, more)
+        if args.keep:
+            shutil.copytree(folder / "run", args.keep, dirs_exist_ok=True)
         for name in ("eager", "compile"):
             if name not in args.without.split(","):
                 results[f"transformers {name}"] = theirs(shape, ids, args, name == "compile")
