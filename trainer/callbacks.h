@@ -9,10 +9,9 @@
 //   };
 //   trainer.add_callback(std::make_shared<StopAtGoal>());      // examples/callback is a whole program
 //
-// Every rank calls its own callbacks at the same points, in the order in which they were added, on the thread that
-// trains. What one rank requests in TrainerControl happens on all of them, after the step; so a callback may use
-// something that only one rank sees. What a callback throws ends the run. In zero-bubble pipelines (docs/pipeline.md)
-// on_step_begin may come after the step's first forwards, when it is certain.
+// Every rank calls its own callbacks at the same points, in the order in which they were added, on the training
+// thread. A request of one rank in TrainerControl takes effect on all ranks after the step, so a callback may depend on
+// something that only one rank sees. An exception of a callback stops the run.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What one step does to a list of segments: AdamW or SGD, on the host's loops or with libtorch's operators on a device.
+// An update rule applies one optimizer step (AdamW, Lion or SGD) to a list of segments, with vectorised loops on the host
+// or with operators on a device.
 #pragma once
 
 #include <memory>
@@ -39,11 +40,12 @@ class UpdateRule {
   virtual void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const = 0;
   // For tensors of any device, on the current stream.
   virtual void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const = 0;
-  // Whether step_on_device heeds RuleStep::factor.
+  // Whether step_on_device applies RuleStep::factor.
   virtual bool takes_factor() const { return false; }
 };
 
-// Of "muon" it is AdamW's, for what is not a matrix. Throws ConfigError for an unknown name and for invalid numbers.
+// Returns the rule of |options|; for "muon" AdamW, which updates all parameters that are not matrices. Throws
+// ConfigError for an unknown name and for invalid numbers.
 std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options);
 
 }  // namespace concord

@@ -233,7 +233,8 @@ TEST_F(ResumeSettings, ARestartedAttemptDoesNotStartAfreshAgain) {
   expect_same_tensors("whole/checkpoint-30", "out/checkpoint-30");
 }
 
-// No model has dropout yet, so generators stay where they are: one that was moved shows where they come from.
+// Training draws no numbers from the generators (dropout is counter-based), so their state stays constant: a state that
+// the test has advanced shows whether it was loaded.
 TEST_F(ResumeSettings, GeneratorsStartFreshWhereTheyAreNotLoaded) {
   run("whole", one_);
   nlohmann::json changed = metadata("whole/checkpoint-5");
