@@ -17,8 +17,8 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 KNOWN = HERE / "words_known.txt"
 SUFFIXES = {".h", ".hpp", ".cuh", ".c", ".cpp", ".cu", ".md", ".py"}
-# Golden and frozen files, and dated reports, are not rewritten.
-LEFT_OUT = re.compile(r"tests/(golden|fuzz/corpus|abi/v1_0)/|docs/reports/")
+# Golden and frozen files are not rewritten.
+LEFT_OUT = re.compile(r"tests/(golden|fuzz/corpus|abi/v1_0)/")
 CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n]){1,4}\'', re.S)
 PYTHON = re.compile(r'#[^\n]*|("""|\'\'\')(?:\\.|[^\\])*?\1|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
 MARKS = re.compile(r"^\s*(//+|#+!?|/\*+|\*+(?!/)|R?\"+\(?|'+)|(\*+/|\"+|'+)$")
