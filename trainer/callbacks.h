@@ -1,4 +1,4 @@
-// What a user's own code can observe while a model trains, and what it can request: HF's TrainerCallback in C++.
+// Callbacks with which a program observes and steers a training run: HF's TrainerCallback in C++.
 //
 // Example, given Trainer& trainer:
 //   #include "trainer/trainer.h"
@@ -9,9 +9,9 @@
 //   };
 //   trainer.add_callback(std::make_shared<StopAtGoal>());      // examples/callback is a whole program
 //
-// Every rank calls its own callbacks at the same points, in the order in which they were added, on the training
-// thread. A request of one rank in TrainerControl takes effect on all ranks after the step, so a callback may depend on
-// something that only one rank sees. An exception of a callback stops the run.
+// Every rank calls its own callbacks at the same points, in the order in which they were added, on the training thread.
+// A request that one rank makes in TrainerControl applies to all ranks, after the step, so a callback may depend on
+// what only one rank can see. An exception from a callback ends the run.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,18 @@ namespace concord {
 
 struct TrainingArguments;
 
-// Where the run is. The same on all ranks.
+// Progress of the run, identical on all ranks except for is_world_process_zero.
 struct TrainerState {
   int64_t global_step = 0;  // steps done
   int64_t max_steps = 0;
-  double epoch = 0;  // with its part that is done
+  double epoch = 0;  // including the completed fraction of the current one
   double num_train_epochs = 0;
-  int64_t tokens = 0;  // of all ranks so far
+  int64_t tokens = 0;  // tokens trained on so far, over all ranks
   bool is_world_process_zero = false;
   BestResult best;  // best_metric, best_global_step and best_model_checkpoint
 };
 
-// What is to happen after the step. The trainer sets the last three by its arguments before on_step_end; callbacks may
+// Actions after the step. The trainer sets the last three according to its arguments before on_step_end; callbacks may
 // set or clear them there.
 struct TrainerControl {
   bool should_training_stop = false;
@@ -54,9 +54,9 @@ class TrainerCallback {
   virtual void on_step_end(const TrainerState&, TrainerControl&) {}
   virtual void on_log(const TrainerState&, const StepReport&, TrainerControl&) {}
   virtual void on_evaluate(const TrainerState&, const EvalReport&, TrainerControl&) {}
-  // |folder| is complete. With async_save that is some steps after the one that it is named for.
+  // Called when the checkpoint |folder| is complete; with async_save this is some steps after the step in its name.
   virtual void on_save(const TrainerState&, const std::string& /*folder*/, TrainerControl&) {}
-  // Files that a checkpoint of this step is to have, name and text. Those of rank 0 are written.
+  // Returns additional files (name, text) for the checkpoint of this step. Those of rank 0 are written.
   virtual NamedTexts checkpoint_files(const TrainerState&) { return {}; }
 };
 

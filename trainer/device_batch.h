@@ -1,4 +1,4 @@
-// Micro-batches on the device that computes, and what is in that device's memory.
+// Copies micro-batches to the device, and reports the memory in use there.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -12,12 +12,12 @@
 
 namespace concord {
 
-// The batches themselves if they are already there. The host's tensors may be dropped. Waits: for the current stream,
-// as copies from memory that is not pinned do.
+// Returns copies of |batches| on |device|, or the batches themselves if they are on it. The tensors on the host may be
+// released. Waits: for the current stream, as copies from pageable memory do.
 std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches, c10::Device device);
 
-// The same without waiting, for the training loop: so the host prepares a step while the device still updates weights.
-// Batches go through pinned memory, of which there are two sets. Threads: one at a time.
+// Like to_device(), but without waiting, so that the host prepares a step while the device still updates weights.
+// Copies go through two sets of pinned buffers. Threads: one at a time.
 class BatchCopies {
  public:
   explicit BatchCopies(const ParallelContext& job);
@@ -25,15 +25,16 @@ class BatchCopies {
   BatchCopies(const BatchCopies&) = delete;
   BatchCopies& operator=(const BatchCopies&) = delete;
 
-  // Waits: for the copies of the call before the last.
+  // Waits: for the copies of the second-to-last call.
   std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches);
 
  private:
   class Impl;
-  std::unique_ptr<Impl> impl_;  // null where the device is the host
+  std::unique_ptr<Impl> impl_;  // null if the device is the host
 };
 
-// The peak of this process if the device is the host, otherwise what all processes use of the device.
+// Returns the peak memory of this process if the device is the host, otherwise the device memory in use by all
+// processes.
 int64_t memory_in_use(const ParallelContext& job);
 
 }  // namespace concord

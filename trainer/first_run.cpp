@@ -96,7 +96,7 @@ FirstRun write_first_run(TrainingArguments* arguments, int64_t world) {
   fs::create_directories(input.parent_path(), error);
   if (error) throw ConfigError(fmt::format("cannot create output_dir '{}': {}", input.string(), error.message()));
   // Launchers on several machines write the same bytes into the folder that they share. Files get their names when they
-  // are complete, so one that another launcher's ranks have open already stays as it is.
+  // are complete, so one that another launcher's ranks have open already is not changed.
   const FileLock one_at_a_time((input.parent_path() / kLock).string());
   if (fs::exists(input, error) && !has_run_mark(arguments->output.dir)) {
     throw ConfigError(

@@ -1,9 +1,9 @@
-// Which parameters are not trained, and what the learning rate and the weight decay of the others are multiplied by.
+// Parameters that are frozen, and the multipliers of the learning rate and the weight decay of the others.
 //
-// A pattern is a regular expression that is found somewhere in the name of a parameter, as HF has it
+// A pattern is a regular expression that is searched in the HF name of a parameter
 // (model.layers.0.mlp.down_proj.weight). Queries, keys and values are one parameter here, and so are gate and up: a
-// pattern has to match all of them or none. Of several patterns that match, all multiply. Needs no libtorch. Threads:
-// plain values.
+// pattern has to match all of them or none. If several patterns match, their multipliers are multiplied. Needs no
+// libtorch. Threads: plain values.
 #pragma once
 
 #include <regex>
@@ -16,8 +16,8 @@
 
 namespace concord {
 
-// The learning rates of |arguments|' groups, for the log: their names, and the rates where the others have |lr| and
-// those that are decoupled |decoupled_lr|.
+// Returns the learning rates of |arguments|' groups by name, for the log, if the base rates are |lr| and
+// |decoupled_lr|.
 std::vector<std::pair<std::string, double>> group_learning_rates(const GroupArguments& arguments, double lr,
                                                                  double decoupled_lr);
 
@@ -28,11 +28,11 @@ class ParameterGroups {
 
   bool freezes(const ShardSpec& parameter) const;
   double lr_multiplier(const ShardSpec& parameter) const;
-  bool is_decoupled(const ShardSpec& parameter) const;  // its learning rate is the multiple of decoupled_lr
+  bool is_decoupled(const ShardSpec& parameter) const;  // its learning rate is based on decoupled_lr
   double weight_decay_multiplier(const ShardSpec& parameter) const;
 
-  // Throws ConfigError for a pattern that matches no parameter of |stages|, or only a part of one, and where a stage of
-  // the pipeline has nothing left to train.
+  // Throws ConfigError for a pattern that matches no parameter of |stages|, or only a part of one, or if a stage of the
+  // pipeline has no parameter left to train.
   void check(const ModelConfig& config, const std::vector<StageLayers>& stages) const;
 
  private:

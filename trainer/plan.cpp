@@ -49,7 +49,7 @@ int64_t longest_sample(const TrainingArguments& a, const ModelConfig& config) {
   return length > 0 ? length : config.max_position_embeddings;
 }
 
-// The model's own, unless another one is given; that of a new model is beside its config.json.
+// Returns the given tokenizer, or the model's own; that of a new model is next to its config.json.
 std::string tokenizer_of(const TrainingArguments& a) {
   const std::filesystem::path config = a.model.config;
   return tokenizer_of_model(a.data.tokenizer, a.model.path.empty() ? config.parent_path().string() : a.model.path);
@@ -128,7 +128,7 @@ TokenizerFiles files_of_tokenizer(const DataArguments& data) {
 // -1 if it is not known.
 int64_t eod_of(const DataArguments& data) { return end_of_document(files_of_tokenizer(data)).value_or(-1); }
 
-// Of |steps| steps; none where they do not fit into 63 bits.
+// Returns the number of samples of |steps| steps; nullopt if it exceeds 63 bits.
 std::optional<int64_t> samples_of_steps(const DataArguments& data, int64_t steps) {
   const int64_t full = data.micro_batch_size * data.accumulation * data.dp_size;
   int64_t samples = 0;
@@ -172,7 +172,7 @@ DataArguments evaluation_arguments(const TrainingArguments& a, DataArguments dat
   return data;
 }
 
-// From |source|, or from what is named, or (with a split) from the training data. Null where there is none of these.
+// Opens the first of |source|, the named data and (with a split) the training data that exists; null if none does.
 std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments data, const std::string& path,
                                       const std::vector<std::string>& blend, std::unique_ptr<SampleSource> source,
                                       const DataCollator& collator) {

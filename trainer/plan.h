@@ -1,6 +1,6 @@
-// What a training run is, before there is any other rank or tensor: the model's config, the data, numbers of
-// steps, the pipeline's schedule. So bad input is reported before any process is started and any group is created.
-// Needs no libtorch. Threads: the one that trains.
+// The plan of a training run, made before any group or tensor exists: the model's config, the data, numbers of steps,
+// the pipeline schedule. So bad input is reported before any process is started. Needs no libtorch. Threads: training
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -24,30 +24,30 @@
 
 namespace concord {
 
-// Samples of the user's own. |eval| and |test| may be null.
+// Samples that a program provides. |eval| and |test| may be null.
 struct Datasets {
   std::unique_ptr<SampleSource> train;
   std::unique_ptr<SampleSource> eval;
   std::unique_ptr<SampleSource> test = nullptr;
-  DataCollator collator = {};  // of all of them; empty: rows are padded to the longest
+  DataCollator collator = {};  // used for all of them; empty: rows are padded to the longest
 };
-// What a user may provide instead of what the arguments name.
+// Provides datasets in place of those that the arguments name.
 using DatasetProvider = std::function<Datasets(const TrainingArguments&)>;
 
-// What a run takes from the checkpoint that it resumes, besides the weights.
+// Parts of a checkpoint that a resumed run takes, in addition to the weights.
 struct ResumeParts {
   bool progress = true;   // steps done, the log; false: a new run
   bool optimizer = true;  // with the learning rate's counter and the loss scale
-  bool schedule = true;   // settings of the learning rate have to be the checkpoint's
+  bool schedule = true;   // learning-rate settings must be those of the checkpoint
   bool rng = true;
-  bool data = true;  // the position in it
+  bool data = true;  // position in the data
 };
 ResumeParts resume_parts(const TrainingArguments& arguments);
 
-// What preferences are learnt against (trainer/objective/reference.h).
+// The reference of preference losses (trainer/objective/reference.h).
 enum class ReferenceKind { none, adapter_off, second_model };
 
-// What is evaluated on. Of several sets each has a name.
+// Evaluation data. If there are several sets, each has a name.
 struct EvaluationSet {
   std::string name;
   std::unique_ptr<DataLoader> data;
@@ -56,47 +56,47 @@ struct EvaluationSet {
 struct TrainingPlan {
   TrainingArguments arguments;
   ModelConfig config;
-  std::optional<AdapterConfig> adapter;      // that is trained instead of the model's own weights
-  std::vector<std::string> merged_adapters;  // that are added to the weights first
-  std::string adapter_folder;                // that it starts from; empty: it is new
+  std::optional<AdapterConfig> adapter;      // adapter to train instead of the model's own weights
+  std::vector<std::string> merged_adapters;  // adapters to merge into the weights first
+  std::string adapter_folder;                // folder of the adapter to start from; empty: a new adapter
   Schedule schedule;
-  std::vector<StageLayers> stages;  // of the whole pipeline
-  DataArguments data;               // of the training data, on this rank
+  std::vector<StageLayers> stages;  // layers of all pipeline stages
+  DataArguments data;               // options of the training data on this rank
   std::unique_ptr<DataLoader> train_data;
   std::vector<EvaluationSet> eval_sets;
   std::unique_ptr<DataLoader> test_data;  // null if there is none
   int64_t max_steps = 0;
   std::set<int64_t> skipped_steps;  // iterations_to_skip
   LrArguments lr;
-  std::optional<LrArguments> decoupled_lr;  // the same with decoupled_lr and decoupled_min_lr, where these are given
+  std::optional<LrArguments> decoupled_lr;  // like |lr|, with decoupled_lr and decoupled_min_lr, if given
   bool is_restarted = false;                // an attempt after the first: its own run may be in output_dir already
-  std::string job;                          // the same in every attempt of a job, see OutputRequest
+  std::string job;                          // identical in every attempt of a job, see OutputRequest
   std::string resume_from;                  // the checkpoint that the run resumes; empty: it starts at the first step
-  ResumeParts resume_parts;                 // of it
-  std::string tokenizer;                    // as make_tokenizer takes it; empty: there is none
+  ResumeParts resume_parts;                 // parts of |resume_from| to take
+  std::string tokenizer;                    // argument of make_tokenizer; empty: none
   std::vector<Prompt> sample_prompts;       // to be continued at every evaluation
-  TokenizerFiles tokenizer_files;           // of the data, for saved models; on the ranks that write them
-  // With save_on_each_node in a job on several machines: the ranks of this one, which write to its output_dir. None:
-  // all ranks have one output_dir.
+  TokenizerFiles tokenizer_files;           // the data's tokenizer, for saved models; on the ranks that write them
+  // Ranks of this machine, which write to its own output_dir, with save_on_each_node in a job on several machines.
+  // Nullopt: all ranks share one output_dir.
   std::optional<RankRange> writers;
 
-  // Of those that write to the same output_dir, the one that does what one alone has to.
+  // Returns the rank that does what only one of the ranks with the same output_dir may do.
   int64_t writing_rank() const { return writers ? writers->begin : 0; }
   bool continues() const { return !resume_from.empty() && resume_parts.progress; }  // a run that has done steps
 };
 
-// |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.
+// Plans the run for |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});
 
-// With save_on_each_node: throws ConfigError unless each of |machines| can write whole checkpoints.
+// Throws ConfigError if save_on_each_node is set and one of |machines| cannot write whole checkpoints.
 void check_machines(const TrainingPlan& plan, const Machines& machines);
 
 ReferenceKind reference_of(const TrainingPlan& plan);
 
-// The job that the plan is for. The schedule has the last word on the number of chunks per rank.
+// Returns the arguments of initialize(). The schedule determines the number of chunks per rank.
 InitializeArgs initialize_args(const TrainingPlan& plan);
 
-std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // none but for fp16
+std::optional<LossScaler> make_scaler(const TrainingArguments& arguments);  // nullopt except for fp16
 
 }  // namespace concord

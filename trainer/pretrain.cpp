@@ -25,7 +25,7 @@
 namespace concord {
 namespace {
 
-// With save_on_each_node in a job on several machines: the ranks of this one. Waits: for all ranks.
+// Returns the ranks of this machine, with save_on_each_node in a job on several machines. Waits: for all ranks.
 std::optional<RankRange> ranks_of_machine(const TrainingPlan& plan, ParallelContext& job) {
   if (!plan.arguments.saving.on_each_node) return std::nullopt;
   const Machines machines = machines_of(job);
@@ -34,8 +34,8 @@ std::optional<RankRange> ranks_of_machine(const TrainingPlan& plan, ParallelCont
   return machines.ranks_of(machines.machine_of(job.rank()));
 }
 
-// Throws ConfigError where two machines see the same output_dir, which would then have two writers. Every machine
-// leaves a file there, by a name that nobody has looked for before, which no cache of a network file system has.
+// Throws ConfigError if two machines see the same output_dir, which would then have two writers. Every machine creates
+// a file there with a new name, which no cache of a network file system contains.
 void check_folders_differ(ParallelContext& job, const TrainingPlan& plan, const OutputRequest& output) {
   const std::vector<int64_t> first = machines_of(job).first;
   const std::string nonce = broadcast_text(job, job.rank() == 0 ? make_nonce() : "", 0);

@@ -20,37 +20,37 @@
 
 namespace concord {
 
-// Called in this process, on every rank, around what happens to the job. Megatron's inprocess_call_wrapper starts a
-// failed run again within the process; here the launcher does, with new processes (max_restarts), and these are for
-// what a program has of its own: its threads, connections, monitors.
+// Hooks that are called in this process, on every rank, at the start and the end of the job. Megatron's
+// inprocess_call_wrapper restarts a failed run within the process; here the launcher starts new processes
+// (max_restarts), and the hooks let a program manage its own threads, connections and monitors.
 struct InprocessHooks {
-  std::function<void(ParallelContext& job)> initialized = {};     // all ranks have met; there is no model yet
+  std::function<void(ParallelContext& job)> initialized = {};  // all ranks are connected; the model does not exist yet
   std::function<void(const std::exception& error)> aborted = {};  // |error| ends the run
-  std::function<void(const TrainOutput& output)> finalized = {};  // the run is over and the job has been left
+  std::function<void(const TrainOutput& output)> finalized = {};  // the run is over and this rank has left the job
 };
 
 struct RunOptions {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = {};
   int terminal = 1;                      // file descriptor of the progress, on rank 0
-  std::vector<std::string> inputs = {};  // files that are read besides those that the arguments name
-  std::vector<std::string> notes = {};   // what to print before the run, one line each
-  std::vector<std::string> next = {};    // what to try next, for the summary
-  std::shared_ptr<Store> store = {};     // in which the ranks meet (core/mesh/initialize.h); null: a new one
+  std::vector<std::string> inputs = {};  // files that are read in addition to those that the arguments name
+  std::vector<std::string> notes = {};   // lines to print before the run
+  std::vector<std::string> next = {};    // suggestions for the summary
+  std::shared_ptr<Store> store = {};     // rendezvous store (core/mesh/initialize.h); null: a new one
   InprocessHooks inprocess = {};
 };
 
-// Loads the plugin and the libraries of its device, which run_training would load first. For a process that waits to
-// become a rank (core/launch/processes/spare_process.h). Throws as current_platform and torch_device do.
+// Loads the plugin and the libraries of its device in advance, in a spare process that waits to become a rank
+// (core/launch/processes/spare_process.h). Throws as current_platform and torch_device do.
 void load_device_libraries();
 
 // Throws ConfigError for invalid settings, before any group is made if possible; Error and std::runtime_error
 // for later failures. Waits: for the other ranks.
 TrainOutput run_training(TrainingArguments arguments, const Providers& providers = {}, const RunOptions& options = {});
 
-// Kinds of models that Megatron tells apart. Only the first is supported.
+// Megatron's kinds of models. Only the first is supported.
 enum class ModelType { encoder_or_decoder, encoder_and_decoder };
 
-// Those of Megatron's pretrain, under its names and in its order, and in the end compute_metrics, which is HF's.
+// The parameters of Megatron's pretrain, with the same names in the same order, followed by HF's compute_metrics.
 // get_embedding_ranks and get_position_embedding_ranks are not among them: pipeline_model_parallel_layout says where
 // the embedding is.
 struct PretrainParameters {
@@ -59,8 +59,9 @@ struct PretrainParameters {
   ModelType model_type = ModelType::encoder_or_decoder;
   ForwardStep forward_step_func = {};
   ProcessNonLossData process_non_loss_data_func = {};
-  std::function<void(ExtraArguments&)> extra_args_provider = {};  // adds arguments of the program's own
-  std::map<std::string, std::string> args_defaults = {};          // by name; what the user gives comes first
+  std::function<void(ExtraArguments&)> extra_args_provider = {};  // adds custom arguments
+  std::map<std::string, std::string> args_defaults =
+      {};  // defaults by argument name; arguments of the user take precedence
   NonLossData non_loss_data_func = {};
   std::shared_ptr<Store> store = {};
   InprocessHooks inprocess = {};

@@ -212,7 +212,7 @@ class Probe {
     result_["loss"] = (sum / tokens_).to(type).view({1});
   }
 
-  // Of all layers and ranks, in their part of the total loss.
+  // Gathers from all layers and ranks, in their part of the total loss.
   void collect_router_losses() {
     const auto type = models_[0].hidden_dtype() == at::kDouble ? at::kDouble : at::kFloat;
     const Tensor sum = at::full({1}, router_loss_, at::TensorOptions(at::kDouble).device(context_.torch_device()));

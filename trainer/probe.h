@@ -16,13 +16,14 @@ namespace concord {
 //   per_token_loss    fp32 [B, S], at the token that predicts; 0 if there is no label
 //   grad.NAME         for each HF parameter, in its global shape; fp32 (fp64 for Double). With an adapter for its
 //                     tensors instead, by peft's names
-//   activation.K.PART [B, S, H], K counts the parts from 000000 in their order: embedding, layers.0, ..., norm
+//   activation.K.PART [B, S, H], K is the index of the part, from 000000: embedding, layers.0, ..., norm
 //   weight.NAME       for each HF parameter, as the model holds it
 using ProbeResult = std::map<std::string, at::Tensor>;
 
-// |batch| is the whole batch, the same on all ranks; without input_ids nothing is computed and only weights come back.
-// Labels as MicroBatch has them; data-parallel ranks take equal shares of its rows. Every rank calls it. Leaves no
-// gradients behind. Waits: for all of them. Throws ConfigError for a batch that the layout cannot share.
+// Runs forward, and backward if asked for, and returns the results. |batch| is the global batch, identical on all
+// ranks; without input_ids only weights are returned. Labels are those of MicroBatch; data-parallel ranks take equal
+// numbers of rows. Every rank calls it. Leaves no gradients. Waits: for all ranks. Throws ConfigError for a batch that
+// cannot be split evenly.
 ProbeResult probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options,
                   ParallelContext& context);
 

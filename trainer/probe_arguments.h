@@ -1,4 +1,4 @@
-// What `concord probe` takes; needs no libtorch.
+// Options of `concord probe`. Needs no libtorch.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct ProbeArguments {
   std::string adapter;       // a folder with an adapter for the model; empty: none
   std::string batch;         // a safetensors file; may be empty with options.weights
   std::string out;
-  std::string dtype;   // empty: as the config says
+  std::string dtype;   // empty: the config's
   std::string layout;  // pipeline_model_parallel_layout
   InitializeArgs sizes;
   ModelOptions model_options;

@@ -1,6 +1,6 @@
-// Many short pieces of work in which the ranks wait for each other (the batches of an evaluation), and a signal that
-// comes to some of them: all leave before the same piece. They ask each other about once a second, not at every piece.
-// Threads: the one that trains.
+// Lets all ranks leave a loop of short pieces of work (the batches of an evaluation) before the same piece after a
+// signal to some of them. The ranks communicate about once per second, not at every piece. Threads: training thread
+// only.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,8 @@ class StopAgreement {
   // |stop| null: no stop request. Null on all ranks or on none.
   StopAgreement(ParallelContext& job, const StopRequest* stop) : job_(job), stop_(stop) {}
 
-  // Before each piece, on every rank. Waits: for all ranks, now and then.
+  // Returns whether to leave the loop. Every rank calls it before each piece. Waits: for all ranks, about once per
+  // second.
   bool is_reached();
 
  private:
@@ -25,12 +26,12 @@ class StopAgreement {
 
   ParallelContext& job_;
   const StopRequest* stop_;
-  int64_t pieces_ = 1;  // until the ranks ask each other again, and how many that was
+  int64_t pieces_ = 1;  // pieces between two agreements
   int64_t left_ = 1;
   Clock::time_point asked_ = Clock::now();
 };
 
-// The signal that came to any rank so far; 0: none. Every rank calls it. Waits: for all ranks.
+// Returns the signal that any rank has received so far; 0: none. Every rank calls it. Waits: for all ranks.
 int agreed_stop_signal(ParallelContext& job, const StopRequest& stop);
 
 }  // namespace concord

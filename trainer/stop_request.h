@@ -1,7 +1,7 @@
 // A request to stop: SIGTERM (a scheduler wants the machine back), SIGINT (Ctrl-C) or SIGHUP (the terminal has closed;
 // not where nohup ignores it). One rule for all of a run:
 //
-//   start-up    nothing is lost: the process ends immediately, with exit code 128 + signal
+//   start-up    nothing is lost: the process exits immediately, with code 128 + signal
 //   afterwards  the step, or the batch of an evaluation, that runs is finished, then the run saves and ends
 //
 // That has a time limit: after |grace_seconds| the process exits without saving, with exit code 1 and a message. A

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first rank's |value| on all of them.
+// Returns the |value| of rank 0 on all ranks.
 int64_t of_first_rank(ParallelContext& job, int64_t value) {
   return all_reduce_scalar(job, job.rank() == 0 ? value : std::numeric_limits<int64_t>::min(), ReduceOp::kMax);
 }

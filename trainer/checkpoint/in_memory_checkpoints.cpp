@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRestored = "restored";  // in the launcher's folder: what this attempt has begun with
 
-// Of a checkpoint, at most: weights in 32 bits, main weights, two moments.
+// Maximum size of a checkpoint: weights in fp32, main weights, two moments.
 constexpr int64_t kBytesPerParameter = 16;
 constexpr int64_t kAtOnce = 2;  // the new one is written before the old one is removed
 
@@ -36,7 +36,7 @@ int64_t free_bytes(const std::string& folder) {
   return static_cast<int64_t>(info.f_bavail) * static_cast<int64_t>(info.f_frsize);
 }
 
-// On any machine: without /dev/shm, say.
+// Returns whether any machine has no folder, for example for lack of /dev/shm.
 bool folder_is_missing(ParallelContext& job, const std::string& folder) {
   return all_reduce_scalar(job, folder.empty() ? 1 : 0, ReduceOp::kMax) != 0;
 }
@@ -49,7 +49,7 @@ std::string memory_folder() {
 }
 
 bool has_several_machines() {
-  const char* machines = std::getenv("GROUP_WORLD_SIZE");  // as torchrun has it
+  const char* machines = std::getenv("GROUP_WORLD_SIZE");  // as in torchrun
   return machines != nullptr && std::atoi(machines) > 1;
 }
 

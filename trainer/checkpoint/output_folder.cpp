@@ -71,8 +71,8 @@ bool is_own_attempt(const OutputRequest& request) {
   return request.is_restarted && !request.job.empty() && marked_job(request.folder) == request.job;
 }
 
-// Whether |request| resumes the run that is there. One that ended before its first save has no checkpoint to resume
-// from, but nothing to lose either.
+// Returns whether |request| resumes the run in its folder. A run that ended before its first save has no checkpoint to
+// resume from, but nothing to lose either.
 bool resumes_there(const OutputRequest& request) {
   if (!request.resumes || !has_run_mark(request.folder)) return false;
   const auto is_there = [&](const char* name) {

@@ -144,7 +144,7 @@ TEST_F(OutputFolder, AModelFolderWithFilesOfOthersIsNotRemoved) {
   EXPECT_FALSE(fs::exists(folder_ / "model"));
 }
 
-// As in HF: the newest and the best one stay, even where that is more than the limit.
+// As in HF, the newest and the best one are kept even if they exceed the limit.
 TEST_F(OutputFolder, LaterCheckpointsAreSetAside) {
   for (const int step : {5, 10, 20}) make_checkpoint(step);
   touch("checkpoint-20.not-on-all-machines/of an earlier time");

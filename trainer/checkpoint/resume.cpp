@@ -21,10 +21,10 @@
 namespace concord {
 namespace {
 
-constexpr int64_t kNumbers = 3;  // of a generator's state
+constexpr int64_t kNumbers = 3;  // numbers in a generator's state
 constexpr int64_t kMaxThreads = 8;
 
-// The newest checkpoint in the output_dir of every machine; -1: there is none that all of them have.
+// The newest checkpoint that exists in the output_dir of every machine; -1: none.
 struct CommonStep {
   int64_t step = -1;
   int64_t newest_of_any = -1;
@@ -44,7 +44,7 @@ CommonStep common_step(const TrainingPlan& plan, ParallelContext& job) {
   }
 }
 
-// Nobody wants to begin a long run again because one of its machines is a new one.
+// Throws ConfigError, since a long run should not start again because one of its machines is new.
 void refuse_to_begin_again(const TrainingPlan& plan, ParallelContext& job) {
   run_and_propagate_errors(job, [&] {
     if (job.rank() != plan.writing_rank()) return;
@@ -57,7 +57,7 @@ void refuse_to_begin_again(const TrainingPlan& plan, ParallelContext& job) {
   });
 }
 
-// Of machines that have an output_dir each, or of the one that all share, where rank 0 looks.
+// Returns the newest step in the output folders of all machines, or in the shared one, which rank 0 reads.
 CommonStep step_on_disk(const TrainingPlan& plan, ParallelContext& job) {
   if (plan.writers) return common_step(plan, job);
   const int64_t own = job.rank() == 0 ? newest_resumable_step(plan.arguments.output.dir).value_or(-1) : -1;
@@ -153,7 +153,7 @@ void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
 }
 
 // On one machine the page cache is what bytes would be sent from, and a disk of each machine's own is read by all of
-// them in parallel; a file system that all machines share is where the same bytes would be asked for again and again.
+// them in parallel; a file system that all machines share would have to deliver the same bytes repeatedly.
 bool reads_together(const TrainingArguments& arguments, const std::string& folder, ParallelContext& job) {
   const std::string& setting = arguments.saving.share_reads;
   if (setting != "auto") return setting == "true";

@@ -1,5 +1,5 @@
-// What a run does to continue from a checkpoint, besides reading tensors. Every rank calls these; they wait for all
-// ranks. Threads: the one that trains.
+// Steps of resuming from a checkpoint other than reading tensors. Every rank calls these functions; they wait for all
+// ranks. Threads: training thread only.
 #pragma once
 
 #include <string>
@@ -11,25 +11,25 @@
 
 namespace concord {
 
-// Sets the plan's resume_from and resume_parts: the checkpoint that the run is to resume, and what of it. Empty where
-// it starts at the first step, because nobody asks for more or there is none yet (then rank 0 says so). Rank 0 looks,
-// so that all ranks take the same one; of machines with an output_dir each (plan->writers) one rank on each, and the
-// newest that all of them have is taken. An attempt that was restarted takes its own newest checkpoint, and all of it.
-// The ranks verify its checksums, each a part. Throws ConfigError where it is damaged, and
-// where machines have checkpoints but not the same.
+// Sets the plan's resume_from and resume_parts: the checkpoint to resume from, and which parts of it. Empty if the run
+// starts at the first step, because it was not asked to resume or there is no checkpoint yet (which rank 0 logs). Rank
+// 0 reads the folder, so that all ranks take the same checkpoint; if each machine has its own output_dir
+// (plan->writers), one rank per machine does, and the newest that exists on all machines is taken. A restarted attempt
+// resumes all of its own newest checkpoint. The ranks verify its checksums together. Throws ConfigError if it is
+// damaged, or if machines have different checkpoints.
 void choose_checkpoint(TrainingPlan* plan, ParallelContext& job);
 
-// Whether the ranks read the files in |folder| together, each byte once per data-parallel group, as
-// ckpt_fully_parallel_load says. Rank 0 looks at the file system, so that all ranks do the same.
+// Returns whether the ranks read the files in |folder| together, each byte once per data-parallel group, according to
+// ckpt_fully_parallel_load. Rank 0 inspects the file system, so that all ranks decide the same.
 bool reads_together(const TrainingArguments& arguments, const std::string& folder, ParallelContext& job);
 
-// The layout of this run, as a checkpoint says it.
+// Returns the layout of this run in the form that checkpoints store.
 SavedLayout saved_layout(const TrainingPlan& plan, const ParallelContext& job);
 
-// The generators of all ranks, by rank.
+// Returns the states of the generators, by rank.
 std::vector<std::vector<RngState>> all_generators(ParallelContext& job);
-// Under the layout that wrote them they continue on every rank. Under another one each rank keeps its own key, which
-// follows from the seed and its place, and continues from where the first rank's streams were.
+// Restores the generators. Under the layout that wrote |state| they continue on every rank. Under a different layout
+// each rank keeps its own key, which depends on the seed and its position, and continues at the offsets of rank 0.
 void restore_generators(const TrainingState& state, const TrainingPlan& plan, ParallelContext& job);
 
 }  // namespace concord

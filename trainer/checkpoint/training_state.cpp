@@ -19,9 +19,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kFormat = 1;
-constexpr uint64_t kMaxBytes = 256 << 20;  // of metadata.json: a million ranks have about 200 MB of generators
+constexpr uint64_t kMaxBytes = 256 << 20;  // limit for metadata.json: a million ranks have about 200 MB of generators
 
-// JSON has no word for numbers that are not finite.
+// JSON cannot represent numbers that are not finite.
 Json number(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -134,7 +134,7 @@ Json to_json(const std::vector<std::pair<std::string, std::string>>& texts) {
   for (const auto& [name, value] : texts) json[name] = value;
   return json;
 }
-// Empty where there is no |name|.
+// Returns the texts of |name|; empty if it is missing.
 std::vector<std::pair<std::string, std::string>> texts_of(const Json& parent, const char* name) {
   std::vector<std::pair<std::string, std::string>> texts;
   if (!parent.contains(name)) return texts;
@@ -194,7 +194,7 @@ TrainingState state_of(const Json& json) {
   return state;
 }
 
-// A number that was changed would be taken for what the run was.
+// Throws ConfigError if the manifest has a different checksum: a changed number would change the run silently.
 void check_checksum(const std::string& folder, const std::string& metadata) {
   if (!has_manifest(folder)) return;
   const Manifest manifest = read_manifest(folder);

@@ -143,7 +143,7 @@ class Batch {
   size_t first_;  // number of the first prompt
   int64_t chooser_;
   int64_t longest_ = 0;
-  std::vector<int64_t> limits_;  // of new tokens, for each row
+  std::vector<int64_t> limits_;  // maximum number of new tokens per row
   std::optional<Decoder> decoder_;
   NewTokens tokens_;  // of the next step
   std::vector<Generated> results_;

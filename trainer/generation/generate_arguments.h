@@ -1,4 +1,4 @@
-// What `concord generate` takes; needs no libtorch.
+// Options of `concord generate`. Needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct GenerateArguments {
   std::string prompt;     // one of the two
   std::string prompts;    // a .txt or .jsonl file
   std::string tokenizer;  // empty: the model's
-  std::string dtype;      // empty: as the config says
+  std::string dtype;      // empty: the config's
   std::string layout;     // pipeline_model_parallel_layout
   GenerateOptions options;
   InitializeArgs sizes;

@@ -1,12 +1,12 @@
-// How a job goes on when some of its ranks cannot be brought back: fewer data-parallel replicas, and more micro-batches
-// on each, so that every step has the same samples as before. A replica needs all of its tensor-, pipeline- and
-// context-parallel ranks, so the number of ranks falls by whole replicas.
+// The layout of a job that has lost some of its ranks: fewer data-parallel replicas, and more micro-batches on each, so
+// that every step has the same samples as before. A replica needs all of its tensor-, pipeline- and context-parallel
+// ranks, so the number of ranks falls by whole replicas.
 //
 // Example:
 //   const RankBudget job{.world = 8, .tensor = 2, .global_batch = 32, .micro_batch = 2};
 //   const ElasticLayout next = shrink_world(job, 1);  // 4 ranks: 2 replicas with 8 micro-batches; 3 do not divide 16
 //
-// Pure functions of plain values, but for full_world, which reads a variable.
+// Pure functions of plain values, except full_world, which reads an environment variable.
 #pragma once
 
 #include <cstdint>
@@ -28,25 +28,26 @@ struct ElasticLayout {
   int64_t world = 0;
   int64_t data_parallel = 0;
   int64_t accumulation = 0;  // micro-batches of a rank in a step
-  std::string refusal = {};  // why there is no such layout; empty: there is
+  std::string refusal = {};  // why no layout exists; empty: one exists
   bool operator==(const ElasticLayout&) const = default;
 };
 
-// The largest layout that does without |lost| ranks.
+// Returns the largest layout without |lost| ranks.
 ElasticLayout shrink_world(const RankBudget& job, int64_t lost);
 
-// Of arguments that were checked for |world| ranks.
+// Returns the budget of arguments that were checked for |world| ranks.
 RankBudget rank_budget(const TrainingArguments& arguments, int64_t world);
 
-// All numbers of ranks that the job can run with, |world| first, in descending order; those that the pipeline's
-// schedule or the layout of experts does not allow are left out.
+// Returns all numbers of ranks that the job can run with, from |world| down, without those that the pipeline schedule
+// or the layout of experts does not allow.
 std::vector<int> allowed_world_sizes(const TrainingArguments& arguments, int64_t world);
 
-// For a rank of a job that goes on with |world| of |full| ranks, for which the arguments were checked. Throws
-// ConfigError where that cannot be.
+// Adapts |arguments|, which were checked for |full| ranks, to a job that continues with |world| of them. Throws
+// ConfigError if no such layout exists.
 void keep_global_batch(TrainingArguments* arguments, int64_t full, int64_t world);
 
-// How many ranks the arguments are for where the launcher goes on with fewer; 0: this is all of them.
+// Returns the number of ranks that the arguments describe if the launcher continues with fewer; 0: the job has all
+// ranks.
 int64_t full_world();
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// Carries out the faults of trainer/health/faults.h on this rank. Threads: the one that trains; a kill comes from
-// another one.
+// Injects the faults of trainer/health/faults.h on this rank. Threads: training thread only; SIGKILL is sent by another
+// thread.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ namespace concord {
 
 class FaultCallback : public TrainerCallback {
  public:
-  // Those of |faults| that are for |trainer|'s rank. |trainer| outlives it.
+  // Injects those of |faults| that name the rank of |trainer|, which must outlive the callback.
   FaultCallback(std::vector<Fault> faults, Trainer* trainer);
 
   void on_step_begin(const TrainerState& state, TrainerControl& control) override;
@@ -35,7 +35,7 @@ class FaultCallback : public TrainerCallback {
   RecoveryLog log_;
   Clock::time_point last_step_ = Clock::now();
   Clock::duration step_time_{};
-  int64_t step_ = 0;  // the one that begins
+  int64_t step_ = 0;  // step that begins
   bool is_slow_ = false;
 };
 

@@ -9,7 +9,7 @@ namespace {
 
 using Seen = bool RerunObservation::*;
 
-// What the states look at; those that are not here are verdicts.
+// Observations that each state depends on; states without an entry are verdicts.
 struct Looks {
   RerunState state;
   std::vector<Seen> at;
@@ -105,7 +105,7 @@ std::vector<int64_t> judge_exchange(std::span<const ExchangeResult> results, boo
   std::vector<bool> not_finite(devices, false);
   std::vector<int> differs(devices, 0);
   for (size_t other = 0; other < devices; ++other) {
-    const size_t owner = (other + 1) % devices;  // of the batch that both have computed
+    const size_t owner = (other + 1) % devices;  // owner of the batch that both have computed
     const ReplicaResult &by_owner = results[owner].own, &by_other = results[other].next;
     if (by_owner.finite != by_other.finite) {
       not_finite[by_owner.finite ? other : owner] = true;

@@ -1,6 +1,6 @@
-// The rerun state machine: what is done about a step whose numbers look wrong, and what that proves. Megatron's, but in
-// one process, and with the other replicas instead of another job. Pure functions and plain values; needs no libtorch.
-// Threads: any.
+// The rerun state machine: how a step with suspicious numbers is investigated, and the verdict. Like Megatron's, but
+// within one process, and with the other replicas instead of another job. Pure functions and plain values; needs no
+// libtorch. Threads: any.
 //
 //   start --symptom--> repeating --it stays--> comparing --nothing is damaged--> exchanging --no device--> inherent
 //     |                    |                       |         (no replicas: inherent)   |
@@ -31,7 +31,7 @@ enum class RerunState {
   comparing,
   repairing,
   exchanging,
-  // Verdicts:
+  // Verdicts.
   fine,
   transient,   // a fault that was gone a moment later
   repaired,    // weights were damaged in memory; they are those of a replica again
@@ -42,7 +42,7 @@ enum class RerunState {
 std::string_view to_string(RerunState state);
 bool is_verdict(RerunState state);
 
-// What the computation that the state asked for has shown. The same on all ranks.
+// Result of the computation that a state asks for. Identical on all ranks.
 struct RerunObservation {
   bool symptom = false;     // start, repeating, repairing: the numbers look wrong
   bool damage = false;      // comparing: weights differ between replicas, or are not finite
@@ -50,41 +50,42 @@ struct RerunObservation {
   bool replicas = false;    // comparing, repairing: there is another replica to exchange batches with
   bool blames_any = false;  // exchanging: judge_exchange has named a device
 };
-// A verdict stays.
+// Returns the next state. Verdicts do not change.
 RerunState next(RerunState state, const RerunObservation& observation);
-// All transitions, a line for each: "repeating   symptom -> comparing". A state looks at its own observations only.
+// Returns all transitions, one line per transition: "repeating   symptom -> comparing". A state depends on its own
+// observations only.
 std::string transition_table();
 
-// What a replica has computed: from its own batch, and from that of the next one.
+// Results of a replica for one batch.
 struct ReplicaResult {
   int64_t bits = 0;  // a checksum of the losses and the gradients
   bool finite = true;
   bool operator==(const ReplicaResult&) const = default;
 };
 struct ExchangeResult {
-  ReplicaResult own;   // of batch i, on device i
-  ReplicaResult next;  // of batch i + 1, or 0 on the last device
+  ReplicaResult own;   // result for batch i on device i
+  ReplicaResult next;  // result for batch i + 1 on device i; for batch 0 on the last device
 };
-// The places of the devices to blame, from the results of all in their order. One that has numbers that are not finite
-// where another device has finite ones of the same batch is to blame. Otherwise, and if results of the same device are
-// |reproducible|, one that differs from both of its neighbours; of devices that each differ from one, all: it cannot be
-// told which.
+// Returns the indices of faulty devices from the results of all devices, in order. A device is faulty if its numbers
+// are not finite while another device has finite ones for the same batch. Otherwise, if results of the same device are
+// |reproducible|, it is the one that differs from both of its neighbours; if several differ from one neighbour, all of
+// them are returned.
 std::vector<int64_t> judge_exchange(std::span<const ExchangeResult> results, bool reproducible);
 
 // rerun_action.
 enum class RerunAction { stop, skip, go_on };
 RerunAction rerun_action(std::string_view name);  // stop, skip, continue
 
-// What becomes of the step.
+// Decision about the step.
 enum class StepDecision {
-  update,  // from gradients that can be used
+  update,  // apply the update
   skip,    // no update
   stop,
 };
 std::string_view to_string(StepDecision fate);
-// To go on takes what a repetition has made of a transient fault or of repaired weights, and makes the update of a
-// spike that is inherent. It cannot go on with a device that computes wrong numbers, or with a gradient that is not
-// finite. Damaged weights stop the run whatever the action is: the steps after a skipped one would be wrong too.
+// With RerunAction::go_on, the result of a repetition is used after a transient fault or repaired weights, and an
+// inherent spike is applied. A faulty device or a gradient that is not finite still stops the run. Damaged weights stop
+// the run whatever the action is: the steps after a skipped one would be wrong too.
 StepDecision decide_step(RerunState verdict, Symptom symptom, RerunAction action);
 
 }  // namespace concord

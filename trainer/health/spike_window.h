@@ -1,5 +1,4 @@
-// Whether a number is far above those before it: the losses and gradient norms of steps. A pure value; needs no
-// libtorch. Threads: one at a time.
+// Detects spikes in the losses and gradient norms of steps. A pure value; needs no libtorch. Threads: one at a time.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +6,21 @@
 
 namespace concord {
 
-// Of the last kSize values. Their median, not their mean or maximum: a spike that was accepted hardly moves it.
+// Compares values with the median of the last kSize ones, which an accepted spike hardly changes, unlike mean and
+// maximum.
 class SpikeWindow {
  public:
   static constexpr size_t kSize = 100;
-  static constexpr size_t kLeast = 10;  // values; before that nothing is a spike
+  static constexpr size_t kLeast = 10;  // number of values before which nothing is a spike
 
-  explicit SpikeWindow(double factor) : factor_(factor) {}  // 0: nothing ever is
+  explicit SpikeWindow(double factor) : factor_(factor) {}  // 0: disabled
 
   bool is_spike(double value) const;
   void add(double value);
 
  private:
   double factor_;
-  std::vector<double> values_;  // a ring
+  std::vector<double> values_;  // ring buffer
   size_t next_ = 0;
 };
 

@@ -10,7 +10,7 @@
 namespace concord {
 namespace {
 
-// Of each rank in |table|.
+// Returns for each rank of |table| whether it is slow.
 std::vector<bool> slow_ranks(const RankTable& table) {
   const std::vector<double> relative = relative_own_times(table);
   std::vector<bool> slow;
@@ -22,7 +22,7 @@ std::vector<bool> slow_ranks(const RankTable& table) {
   return slow;
 }
 
-// |rank| is slow in |table|.
+// Describes |rank|, which is slow in |table|.
 Straggler described(const RankTable& table, int64_t rank, double ratio) {
   const auto steps = static_cast<double>(table.steps());
   const RankActivity cause = largest_excess(table, rank);

@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// |steps| steps of 50 ms from |first| on: 40 of compute, 4 of data, 1 of saving.
+// |steps| steps of 50 ms starting at |first|: 40 of compute, 4 of data, 1 of saving.
 RankTable usual_table(int64_t first, int64_t steps, std::vector<int64_t> stages) {
   const double n = static_cast<double>(steps);
   RankTable table{.first_step = first, .last_step = first + steps - 1, .ranks = {}, .stages = std::move(stages)};

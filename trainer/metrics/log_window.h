@@ -1,4 +1,4 @@
-// What a log line says of the steps since the last one. Plain values.
+// Sums over the steps since the last log line. Plain values.
 #pragma once
 
 #include <cmath>
@@ -10,18 +10,18 @@
 namespace concord {
 
 struct LogWindow {
-  int64_t tokens = 0;  // of all ranks, without padding
+  int64_t tokens = 0;  // tokens over all ranks, excluding padding
   int64_t samples = 0;
   double squared_lengths = 0;
-  double seconds = 0;       // of steps before the run was resumed
-  double save_seconds = 0;  // that steps waited for checkpoints; not part of a checkpoint
+  double seconds = 0;       // time of the steps before the run was resumed
+  double save_seconds = 0;  // time that steps waited for checkpoints; not saved in checkpoints
   int64_t steps = 0;
   int64_t skipped = 0;
-  int64_t untrained = 0;  // of these, those that had nothing to train on: iterations_to_skip, or no labels
-  double last_grad_norm = std::numeric_limits<double>::quiet_NaN();  // of a step that was not skipped
+  int64_t untrained = 0;  // skipped steps that had nothing to train on: iterations_to_skip, or no labels
+  double last_grad_norm = std::numeric_limits<double>::quiet_NaN();  // norm of the last step that was not skipped
   double largest_grad_norm = std::numeric_limits<double>::quiet_NaN();
 
-  // |trained|: a loss and gradients were computed.
+  // Adds a step. |trained|: a loss and gradients were computed.
   void add_step(bool trained, bool updated, double grad_norm) {
     ++steps;
     if (!updated) {

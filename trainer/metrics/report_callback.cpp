@@ -102,7 +102,7 @@ std::string tokenizer_text(const TrainingPlan& plan) {
   return differ ? "from the model, but the data was built with a different one" : "from the model";
 }
 
-// What starts afresh in a run that continues another one.
+// Returns the parts that a resumed run does not take from the checkpoint.
 std::string not_resumed(const ResumeParts& parts) {
   std::string text;
   if (!parts.optimizer) text += "; with fresh optimizer state";
@@ -141,7 +141,7 @@ std::string data_text(const TrainingPlan& plan) {
                      plan.arguments.preference.learns_pairs() ? "pairs" : "samples", cut.empty() ? "" : "; " + cut);
 }
 
-// What a user wants to see before hours of computation.
+// Returns the summary that is printed before training.
 NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const RunDescription& run) {
   const TrainingArguments& a = plan.arguments;
   NamedTexts rows = {{"model", model_text(plan)},    {"trains", trained_text(plan)},
@@ -215,12 +215,12 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.shape = shape_of(plan.config, longest_sample(plan));
   run.shape->frozen = plan.adapter.has_value();
   run.peak_flops = peak_flops(a, job);
-  // mpirun gives its processes a terminal of its own, wherever its output goes.
+  // mpirun gives its processes a pseudo-terminal, wherever its output goes.
   const bool is_terminal_unknown = read_job_environment().source == JobSource::openmpi;
   run.progress = a.report.disable_tqdm || is_terminal_unknown ? ProgressMode::plain : ProgressMode::automatic;
   run.tensorboard = reports_to(a.report, "tensorboard");
   run.html = reports_to(a.report, "html");
-  if (job.rank() != 0) run.progress = ProgressMode::none;  // of several machines the first one shows it
+  if (job.rank() != 0) run.progress = ProgressMode::none;  // only the first machine shows it
   run.terminal = terminal;
   run.opening = opening(plan, job, run);
   return run;

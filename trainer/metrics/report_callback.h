@@ -1,5 +1,5 @@
-// Everything a person or a script sees of a run (trainer/report), as a callback of rank 0; with save_on_each_node
-// the first rank of every other machine has one as well, which writes the files and shows nothing.
+// Reports a run (trainer/report) to the terminal, files and trackers, as a callback of rank 0. With save_on_each_node
+// the first rank of every other machine also has one, which writes files only.
 #pragma once
 
 #include <memory>

@@ -16,8 +16,8 @@
 namespace concord {
 namespace {
 
-// To |sums| [layers, experts], of the first layers of |record|. All at once: a kernel for each layer would take longer
-// to launch than to run.
+// Adds the first layers of |record| to |sums| [layers, experts] with one kernel: one per layer would take longer to
+// launch than to run.
 void add_layers(const RouterRecord& record, at::Tensor RouterRecord::Layer::* which, const at::Tensor& sums) {
   std::vector<at::Tensor> layers;
   at::Tensor none;
@@ -78,7 +78,7 @@ void RouterLog::add(const std::vector<std::unique_ptr<ModelStage>>& stages) {
 }
 
 void RouterLog::add(const RouterRecord& record) {
-  add_layers(record, &RouterRecord::Layer::chosen, chosen_);  // without layers that predict further tokens
+  add_layers(record, &RouterRecord::Layer::chosen, chosen_);  // without MTP layers
   add_layers(record, &RouterRecord::Layer::dropped, dropped_);
   const at::Tensor parts = router_loss_parts(record);
   if (parts.defined()) losses_.add_(parts.to(at::kFloat));

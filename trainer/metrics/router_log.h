@@ -1,6 +1,6 @@
-// What the routers of a model with experts did between two log lines: how evenly tokens were spread, and their losses.
-// Everything stays on the devices until it is taken: one reduction and one wait for the device per log line. Not in
-// checkpoints: the first line after a resumed step has the steps since then. Threads: the one that trains.
+// Statistics of MoE routers between two log lines: the balance of tokens over experts, and the router losses. They stay
+// on the device until take(): one all-reduce and one wait per log line. They are not saved in checkpoints: the first
+// line of a resumed run covers the steps since then. Threads: training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,7 +19,8 @@ namespace concord {
 
 struct RouterRecord;
 
-// What RouterLog says of the |chosen| [layers][experts] tokens and, if not empty, the |dropped| ones. Pure.
+// Returns the metrics of RouterLog for the |chosen| [layers][experts] tokens and, if not empty, the |dropped| ones.
+// Pure.
 NamedValues load_metrics(const std::vector<std::vector<double>>& chosen,
                          const std::vector<std::vector<double>>& dropped, const std::vector<bool>& sparse);
 
@@ -31,10 +32,10 @@ class RouterLog {
         sequence_parallel_(options.sequence_parallel),
         has_capacity_(options.moe.expert_capacity_factor > 0) {}
 
-  // After a step, of which |stages| are this rank's.
+  // Adds a step. |stages| are this rank's. Call after each step.
   void add(const std::vector<std::unique_ptr<ModelStage>>& stages);
 
-  // Of the steps since the last call, over all ranks; none for a model without experts:
+  // Returns metrics of the steps since the last call, over all ranks; empty for a model without experts:
   //   expert_load_max_layer_N  tokens of the fullest expert of layer N, as a multiple of an even share
   //   expert_load_min_layer_N  the same for the emptiest one
   //   load_imbalance           the mean of the former over layers: 1 is even
@@ -52,9 +53,9 @@ class RouterLog {
   const ExpertConfig experts_;
   const bool sequence_parallel_;
   const bool has_capacity_;
-  at::Tensor chosen_;   // fp32 [layers, experts] of this rank's tokens
-  at::Tensor dropped_;  // the same
-  at::Tensor losses_;   // fp32 [2], sums over micro-batches
+  at::Tensor chosen_;   // this rank's tokens per expert, fp32 [layers, experts]
+  at::Tensor dropped_;  // dropped tokens per expert, fp32 [layers, experts]
+  at::Tensor losses_;   // sums over micro-batches, fp32 [2]
   bool has_balancing_ = false, has_z_ = false;
   int64_t micro_batches_ = 0;
 };

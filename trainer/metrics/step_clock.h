@@ -1,13 +1,12 @@
-// What this rank spends the time of its steps on, between two log lines.
+// Times of this rank's steps by activity, between two log lines.
 //
-// The thread that trains is always at one activity: compute, unless a Span says otherwise. Of the time of an activity
-// that part counts as communication in which the thread was blocked in waits for other ranks. On a device the host does
-// not wait; there the time of collectives on the device is subtracted from compute (see core/mesh/communication_time.h)
-// and what is left of compute is the time of the host and of the device together. Evaluation and the writing of log
-// lines are left out (Activity::other), and so are the first kWarmUpSteps steps of a process, which create
-// communicators and fill caches.
+// The training thread is always in one activity: compute, unless a Span sets a different one. Time in which the thread
+// is blocked in waits for other ranks counts as communication. On a device the host does not wait; there the time of
+// collectives on the device is subtracted from compute (see core/mesh/communication_time.h), and the rest of compute is
+// the time of host and device together. Evaluation and log lines are excluded (Activity::other), and so are the first
+// kWarmUpSteps steps of a process, which create communicators and fill caches.
 //
-// Costs two readings of the clock per Span. Threads: the one that trains.
+// Costs two clock readings per Span. Threads: training thread only.
 #pragma once
 
 #include <chrono>
@@ -24,7 +23,7 @@ class StepClock {
   static constexpr int64_t kWarmUpSteps = 5;
   enum class Activity { compute, data, saving, other };
 
-  // The thread is at |activity| while it exists, whatever it was at before.
+  // Sets the activity of the thread during its lifetime, and then restores the previous one.
   class Span {
    public:
     Span(StepClock& clock, Activity activity) : clock_(clock), before_(clock.enter(activity)) {}
@@ -37,15 +36,15 @@ class StepClock {
     Activity before_;
   };
 
-  // |job| outlives it.
+  // |job| must outlive the clock.
   explicit StepClock(ParallelContext& job);
 
-  // Before the first step of train(); forgets what was measured.
+  // Discards all measurements. Call before the first step of train().
   void restart();
-  // After step |number|, counted from 1.
+  // Call after step |number|, counted from 1.
   void end_step(int64_t number);
-  // The times of all ranks since the last call. Nothing if no step after the warm-up has ended since. Every rank calls
-  // it. Waits: for all ranks.
+  // Returns the times of all ranks since the last call; nullopt if no step after the warm-up has completed since. Every
+  // rank calls it. Waits: for all ranks.
   std::optional<RankTable> take();
 
  private:
@@ -58,13 +57,14 @@ class StepClock {
   ParallelContext& job_;
   const bool waits_on_host_;
   Activity activity_ = Activity::compute;
-  Clock::time_point since_;             // what is before it is in |times_|
-  CommunicationTime::Duration host_{};  // the same of the two clocks of communication
+  Clock::time_point since_;             // time before it is in |times_|
+  CommunicationTime::Duration host_{};  // |since_| on the two clocks of communication
   CommunicationTime::Duration device_{};
-  CommunicationTime::Duration not_charged_{};  // time of collectives on the device that is to be taken from compute
+  CommunicationTime::Duration
+      not_charged_{};  // time of collectives on the device that is not yet subtracted from compute
   RankTimes times_;
   int64_t warm_up_left_ = kWarmUpSteps;
-  int64_t first_step_ = 0;  // of |times_|
+  int64_t first_step_ = 0;  // first step of |times_|
   int64_t last_step_ = 0;
 };
 

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMaxSpans = 4'000'000;  // some 600 MB of text; the rest is counted and left out
 constexpr uint64_t kFirstRow =
-    1'000'000;  // rows of devices' streams; those of threads are libtorch's numbers from 1 on
+    1'000'000;  // rows of devices' streams; those of threads are libtorch's numbers, starting at 1
 
 // When an operator began; libtorch gives it back at its end.
 struct Begin : at::ObserverContext {

@@ -1,11 +1,11 @@
-// Where some steps spend their time, as a file per rank that Perfetto and chrome://tracing show: profile,
+// Profiles of some steps, one file per rank in the format of Perfetto and chrome://tracing: profile,
 // profile_step_start, profile_step_end, profile_ranks. Spans are those of the host: the step, its parts
 // (trainer/metrics/step_timers.h), the computations of the pipeline's schedule, and within these the operators of
-// libtorch and Concord, forward and backward. On a device an operator's span is how long the host took to queue it;
-// what the device did then has a row for each of its streams, where the plugin has a table of activities
+// libtorch and Concord, forward and backward. On a device an operator's span is the time that the host took to queue
+// it; activities of the device have one row per stream, if the plugin has a table of activities
 // (platform/abi/extensions.h).
 //
-// Nothing is measured before and after these steps. Threads: the one that trains; operators of any thread are recorded.
+// Other steps are not measured. Threads: training thread only; operators of all threads are recorded.
 #pragma once
 
 #include <chrono>
@@ -29,17 +29,18 @@ struct DeviceActivities {
 
 class StepProfile {
  public:
-  // |timers| outlive it. Throws ConfigError for a rank that the job of |world| does not have.
+  // |timers| must outlive the profile. Throws ConfigError for a rank that the job of |world| does not have.
   StepProfile(const TrainingArguments& arguments, int64_t rank, int64_t world, StepTimers& timers,
               DeviceActivities device);
   ~StepProfile();
   StepProfile(const StepProfile&) = delete;
   StepProfile& operator=(const StepProfile&) = delete;
 
-  // Around a step; |done| steps were done before it. The file is written after the last one.
+  // Call before and after each step; |done| steps were done before it. The file is written after the last profiled
+  // step.
   void begin_step(int64_t done);
   void end_step(int64_t done);
-  // The run ends: what there is of the steps is written.
+  // Writes the steps that were recorded so far. Call at the end of the run.
   void finish();
 
  private:
@@ -48,7 +49,7 @@ class StepProfile {
   void start_device();
   void stop_device();
 
-  int64_t first_, end_;  // steps that were done before
+  int64_t first_, end_;  // numbers of completed steps
   bool is_asked_ = false;
   std::string file_;
   StepTimers& timers_;

@@ -104,7 +104,7 @@ TEST_F(StepProfileOfADevice, HasItsWorkInARowForEachStreamOnTheHostsAxis) {
   EXPECT_EQ(rows_.at(copy["tid"].get<int64_t>()), "device 0, stream 13");
   EXPECT_EQ(last["tid"], gemm["tid"]);
   EXPECT_DOUBLE_EQ(gemm["dur"].get<double>(), 4.5);
-  const double rounding = 0.002;  // of two numbers with three digits after the point
+  const double rounding = 0.002;  // error of the difference of two numbers with three decimals
   EXPECT_NEAR(copy["ts"].get<double>() - gemm["ts"].get<double>(), 1.0, rounding);
   // The first step begins after begin_ was read and before the device did anything that is said to be after begin_.
   EXPECT_LE(gemm["ts"].get<double>(), 1.0 + rounding);

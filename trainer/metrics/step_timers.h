@@ -1,9 +1,9 @@
-// How long the parts of a step take, compared over ranks: Megatron's timers (timing_log_level, timing_log_option).
+// Times of the parts of a step, compared over ranks: Megatron's timers (timing_log_level, timing_log_option).
 //
-// Unlike StepClock, which measures always and costs nothing, a timer waits for the device before it begins and ends, so
-// that the part has its own time and not that of another one; a run with timers is therefore slower on devices. Level 0
-// measures nothing, 1 all parts below but forward and backward, which level 2 has too: the computations of all
-// micro-batches of a step, without what a stage waits for from others. Threads: the one that trains.
+// Unlike StepClock, which always measures and costs nothing, a timer synchronizes the device at its start and its end,
+// so that each part has its own time; a run with timers is therefore slower on devices. Level 0 measures nothing, 1 all
+// parts except forward and backward, 2 also these: the computations of all micro-batches of a step, without waits for
+// other stages. Threads: training thread only.
 #pragma once
 
 #include <array>
@@ -25,10 +25,10 @@ const char* to_string(StepPart part);
 
 class StepTimers {
  public:
-  // |option| is max, minmax or all. |job| outlives it.
+  // |option| is max, minmax or all. |job| must outlive the timers.
   StepTimers(ParallelContext& job, int64_t level, std::string option);
 
-  // Measures while it exists.
+  // Measures its lifetime.
   class Span {
    public:
     Span(StepTimers& timers, StepPart part);
@@ -45,19 +45,19 @@ class StepTimers {
   // For Executor::watch: adds to forward or backward.
   void watch(const Action& action, bool begins);
 
-  // Told of every part and action that ends, at any level, with its name. An empty function removes it.
+  // Receives the name and time of every part and action, at any level. An empty function removes the listener.
   using Time = std::chrono::steady_clock::time_point;
   using Listener = std::function<void(std::string name, Time begin, Time end)>;
   void listen(Listener listener) { listener_ = std::move(listener); }
 
   void end_step() { ++steps_; }
-  // Seconds per step since the last call: time_PART_max, also time_PART_min with minmax, time_PART_rank_N with all.
-  // Empty at level 0. Every rank calls it. Waits: for all ranks.
+  // Returns seconds per step since the last call: time_PART_max, also time_PART_min with minmax, time_PART_rank_N with
+  // all. Empty at level 0. Every rank calls it. Waits: for all ranks.
   NamedValues take();
 
  private:
   void settle(int64_t level);
-  size_t parts() const;  // that are measured
+  size_t parts() const;  // number of parts that are measured
 
   ParallelContext& job_;
   int64_t level_;

@@ -13,7 +13,7 @@ namespace {
 
 using at::Tensor;
 
-// What the sums are of; chosen are all where there are no pairs.
+// Indices of the sums. Without pairs all tokens count as chosen.
 namespace sum {
 enum { tokens, entropy, chosen, chosen_first, chosen_logits, rejected, rejected_logits, kCount };
 }
@@ -49,7 +49,7 @@ void TokenLog::add(const ModelStage& last, const PairObjective* pairs) {
 
 NamedValues TokenLog::take(const std::string& prefix) {
   if (!sums_.defined()) return {};
-  // Tensor-parallel ranks have the same sums, all stages but the last have zeros.
+  // Tensor-parallel ranks hold the same sums, all stages except the last hold zeros.
   Tensor sums = job_.coordinates().tp == 0 ? sums_.clone() : at::zeros_like(sums_);
   job_.world_group().all_reduce(sums).wait();
   sums = sums.to(at::kCPU, at::kDouble);
@@ -76,7 +76,8 @@ void MtpLossLog::add(const ModelStage& last) {
 
 NamedValues MtpLossLog::take() {
   if (!sums_.defined()) return {};
-  // All stages but the last have zeros. Tensor-parallel ranks have the same sums, which leaves their quotient as it is.
+  // All stages except the last hold zeros. Tensor-parallel ranks hold the same sums, which does not change the
+  // quotient.
   job_.world_group().all_reduce(sums_).wait();
   const Tensor sums = sums_.to(at::kCPU, at::kDouble);
   sums_.reset();

@@ -1,8 +1,8 @@
-// Means over the tokens between two log lines, or of an evaluation, under TRL's names: entropy and mean_token_accuracy
-// (stage sft: of all tokens that count; dpo: the accuracy of chosen ones only), and of pairs logits/chosen and
-// logits/rejected, the mean logit of the vocabulary. Every token weighs the same, so that they do not depend on how a
-// batch is split; TRL takes the mean of micro-batches' means. Everything stays on the devices until it is taken.
-// Threads: the one that trains.
+// Means over the tokens between two log lines, or of an evaluation, with TRL's names: entropy, mean_token_accuracy
+// (stage sft: all tokens that the loss covers; dpo: chosen ones only), and for pairs logits/chosen and logits/rejected,
+// the mean logit of the vocabulary. Every token has the same weight, so the metrics do not depend on how a batch is
+// split; TRL takes the mean of micro-batches' means. Sums stay on the device until take(). Threads: training thread
+// only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,9 +19,10 @@ namespace concord {
 class TokenLog {
  public:
   TokenLog(ParallelContext& job, bool is_on) : job_(job), is_on_(is_on) {}
-  // A run of |last|, this rank's last stage, which is done. |pairs|: null where there are none.
+  // Adds a completed run of |last|, this rank's last stage. |pairs|: null except for pairs.
   void add(const ModelStage& last, const PairObjective* pairs);
-  // With |prefix| before the names; none if there were no tokens. Every rank calls it. Waits: for all ranks.
+  // Returns the means, with |prefix| before the names; empty if there were no tokens. Every rank calls it. Waits: for
+  // all ranks.
   NamedValues take(const std::string& prefix = "");
 
  private:
@@ -31,13 +32,13 @@ class TokenLog {
   at::Tensor sums_;
 };
 
-// The losses of layers that predict further tokens, as Megatron logs them: mtp_1_loss is the mean over the tokens that
-// the first depth predicts, without mtp_loss_scaling_factor. Tokens weigh as above.
+// The losses of MTP layers, as Megatron logs them: mtp_1_loss is the mean over the tokens that the first depth
+// predicts, without mtp_loss_scaling_factor. Every token has the same weight.
 class MtpLossLog {
  public:
   MtpLossLog(ParallelContext& job, int64_t depths) : job_(job), depths_(depths) {}
-  void add(const ModelStage& last);  // as TokenLog
-  NamedValues take();                // the same
+  void add(const ModelStage& last);  // like TokenLog::add
+  NamedValues take();                // like TokenLog::take
 
  private:
   ParallelContext& job_;
@@ -45,10 +46,10 @@ class MtpLossLog {
   at::Tensor sums_;
 };
 
-// Everything that is logged of an objective beside its loss.
+// All metrics of an objective except its loss.
 class ObjectiveLog {
  public:
-  // |with_tokens|: the chunks measure them.
+  // |with_tokens|: the chunks measure token statistics.
   ObjectiveLog(ParallelContext& job, bool with_tokens) : pairs_(job), tokens_(job, with_tokens) {}
   void add(const ModelStage& last, const PairObjective* pairs) {
     if (pairs != nullptr) pairs_.add(*pairs);

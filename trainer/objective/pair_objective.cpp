@@ -55,8 +55,8 @@ std::vector<Tensor> last_token(const std::vector<Tensor>& labels) {
   return weights;
 }
 
-// The sum of |x| over |group| in 64 bits, in which not every vendor can add: multiples of 1 / 128, whose sums are exact
-// in 32 bits below 2^17, and what is left of them, whose sums are as exact as they are small.
+// Returns the fp64 sum of |x| over |group|. Not every vendor reduces fp64, so |x| is split into multiples of 1 / 128,
+// whose fp32 sums are exact below 2^17, and small remainders, whose rounding errors are negligible.
 Tensor exact_sum(const Tensor& x, ProcessGroup& group) {
   if (group.size() == 1) return x;
   const Tensor coarse = x.detach().mul(128).round().div(128);

@@ -18,7 +18,7 @@ using at::Tensor;
 struct Terms {
   const PreferenceArguments& arguments;
   PairTensors ratios;        // c - c_ref, j - j_ref
-  PairTensors ratio_means;   // of each token
+  PairTensors ratio_means;   // means of |ratios| over tokens
   PairTensors policy_means;  // c', j'
 
   double beta() const { return arguments.beta; }

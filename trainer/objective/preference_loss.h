@@ -1,5 +1,5 @@
-// The losses of preference pairs: what a model should make of a completion that is preferred (chosen) and one that is
-// not (rejected). Pure: tensors in, tensors out, differentiable.
+// The losses of preference pairs: a completion that is preferred (chosen) and one that is not (rejected). Pure: tensors
+// in, tensors out, differentiable.
 //
 // With c and j the log-probabilities of the two, the sums over their tokens, c_ref and j_ref the reference's, c' and j'
 // the means, D = (c - c_ref) - (j - j_ref), b = pref_beta, e = dpo_label_smoothing, logsig(x) = log 1 / (1 + exp(-x)):
@@ -20,7 +20,7 @@
 
 namespace concord {
 
-// A number for each pair: [pairs], floating.
+// One number per pair for each of the two completions: [pairs], floating point.
 struct PairTensors {
   at::Tensor chosen, rejected;
 };
@@ -30,17 +30,18 @@ PairTensors token_means(const PairTensors& sums, const PairTensors& lengths);
 
 struct PairLosses {
   at::Tensor losses;    // [pairs]
-  PairTensors rewards;  // b (c - c_ref), b (j - j_ref); of the means where the loss is of these; without graph
+  PairTensors rewards;  // b (c - c_ref), b (j - j_ref), or with means if the loss uses means; without graph
 };
 
-// |reference| is not read where there is none. |lengths| are the tokens of each completion that are predicted. Log-
-// probabilities of hundreds differ by hundredths: they may be fp64 where their differences, and all that follows, are
-// of type |as|.
+// Returns the losses of pairs. |reference| is ignored by losses without a reference. |lengths| are the numbers of
+// predicted tokens per completion. Log-probabilities of hundreds differ by hundredths, so they may be fp64; their
+// differences, and everything after them, have type |as|.
 PairLosses preference_losses(const PreferenceArguments& arguments, const PairTensors& policy,
                              const PairTensors& reference, const PairTensors& lengths, at::ScalarType as);
 
-// Of a reward model, by the scores of both: -logsig(chosen - rejected) + center_rewards_coefficient (chosen +
-// rejected)^2 (Bradley-Terry; Eisenstein 2023). |margins| [pairs] are subtracted from the difference; undefined: none.
+// Returns the losses of a reward model from the scores of both completions: -logsig(chosen - rejected) +
+// center_rewards_coefficient (chosen + rejected)^2 (Bradley-Terry; Eisenstein 2023). |margins| [pairs] are subtracted
+// from the difference; undefined: none.
 PairLosses reward_losses(const PreferenceArguments& arguments, const PairTensors& scores,
                          const at::Tensor& margins = {});
 

@@ -1,6 +1,6 @@
-// What preferences are learnt against: the model as it was at the start, or another one. Where an adapter is trained
-// from nothing, it is the model with the adapter off, and needs no memory; else a second model is held. Threads: the
-// one that trains.
+// The reference model of preference losses: the model as it was at the start, or a different one. If a new adapter is
+// trained, the reference is the model with the adapter disabled and needs no memory; otherwise it is a second model.
+// Threads: training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,12 +20,12 @@ namespace concord {
 
 class Reference {
  public:
-  // |trained|, with its adapter off.
+  // Uses |trained| with its adapter disabled.
   Reference(const TrainingPlan& plan, ParallelContext& job, VirtualModels& trained);
   Reference(const TrainingPlan& plan, ParallelContext& job, VirtualModels&& own);
 
-  // Forward without autograd of micro-batches that are on the device. On the last stage the losses of their tokens, as
-  // ModelStage::token_losses; else nothing. Every rank calls it, with as many micro-batches.
+  // Runs forward without autograd over micro-batches on the device. Returns token losses as in ModelStage::token_losses
+  // on the last stage; empty elsewhere. Every rank calls it, with the same number of micro-batches.
   std::vector<at::Tensor> token_losses(std::span<const MicroBatch> batches);
 
  private:
@@ -36,7 +36,7 @@ class Reference {
   std::optional<VirtualModels> own_;
   VirtualModels& model_;
   std::vector<std::unique_ptr<ModelStage>> stages_;
-  std::map<size_t, std::unique_ptr<Executor>> executors_;  // by the number of micro-batches
+  std::map<size_t, std::unique_ptr<Executor>> executors_;  // by number of micro-batches
 };
 
 }  // namespace concord

@@ -79,7 +79,7 @@ at::Tensor computed(const TrainingPlan& plan, ParallelContext& job, const Refere
       }
     }
   }
-  // In two parts, since not every vendor adds in 64 bits; all but one rank have 0, so nothing is rounded.
+  // In two fp32 parts, since not every vendor reduces fp64; all ranks except one hold 0, so nothing is rounded.
   const at::Tensor coarse = logps.to(at::kFloat), fine = (logps - coarse).to(at::kFloat);
   const at::Tensor parts = at::stack({coarse, fine}).to(job.torch_device());
   job.world_group().all_reduce(parts).wait();

@@ -1,5 +1,5 @@
 // Log-probabilities of the reference for all pairs of the training data, computed once before training and kept in a
-// file (precompute_ref_log_probs). Every rank has all of them, 16 bytes per pair. Threads: the one that trains.
+// file (precompute_ref_log_probs). Every rank holds all of them, 16 bytes per pair. Threads: training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,14 +21,15 @@ inline constexpr const char* kReferenceFile = "reference_logps.safetensors";
 
 class ReferenceTable {
  public:
-  // Of |batches| on the host, on the last stage: log-probabilities [2 pairs] for each micro-batch; else nothing.
+  // Returns log-probabilities [2 pairs] for each micro-batch of |batches|, which are on the host; empty except on the
+  // last stage.
   using Compute = std::function<std::vector<at::Tensor>(const std::vector<MicroBatch>& batches)>;
 
-  // From output_dir, where a run with the same data and reference has left them; else computed, all pairs in the order
-  // of the data, and written there by rank 0. Every rank calls it. Waits: for all ranks.
+  // Reads the table from output_dir if a run with the same data and reference wrote one; otherwise computes it, in the
+  // order of the data, and rank 0 writes it there. Every rank calls it. Waits: for all ranks.
   ReferenceTable(const TrainingPlan& plan, ParallelContext& job, const Compute& compute);
 
-  // [2 pairs] on the job's device.
+  // Returns the log-probabilities of |batch|, [2 pairs] on the job's device.
   at::Tensor of(const MicroBatch& batch) const;
 
  private:

@@ -1,4 +1,4 @@
-// From the losses of tokens to the loss of a step: what is differentiated, and what is logged.
+// Computes the loss of a step from the losses of tokens: the differentiated one and the logged one.
 //
 // With calculate_per_token_loss every counted token has the same weight: the sum is differentiated, and finalize_grads
 // divides the gradients by the number of tokens counted over all data- and context-parallel ranks and micro-batches of
@@ -22,26 +22,26 @@ struct LossRule {
   bool per_token = true;
   int64_t cp = 1;
   int64_t dp = 1;
-  bool pairs = false;  // the losses are those of pairs: read pair for token
+  bool pairs = false;  // the losses are those of pairs instead of tokens
 };
 
-// Tokens or pairs of a micro-batch that count, all context-parallel parts.
+// Returns the number of tokens or pairs of a micro-batch that the loss covers, over all context-parallel parts.
 int64_t counted_in(const MicroBatch& batch, const LossRule& rule);
 
-// What the token losses of each micro-batch are multiplied by, for ModelStage::begin. |batches| should be on the host:
-// counting on a device means waiting for it.
+// Returns the factors of the token losses of each micro-batch, for ModelStage::begin. |batches| should be on the host:
+// counting on a device waits for it.
 std::vector<double> loss_weights(std::span<const MicroBatch> batches, const LossRule& rule);
 
-// What the losses of the routers of each micro-batch are multiplied by. These are sums over the tokens of a context-
-// parallel part that add up to the loss of the micro-batch, and the step's loss has their mean: over micro-batches and
-// dp ranks as they are, or per token each weighted by the tokens that it counts, since the sum is divided by all of
-// these. (Megatron weights it by all tokens of a micro-batch then, counted or not, so that the loss would grow with the
-// share of ignored labels.)
+// Returns the factors of the router losses of each micro-batch. Router losses are sums over the tokens of a
+// context-parallel part; the loss of a micro-batch is their sum, and the step's loss contains the mean over
+// micro-batches and dp ranks. Per token each is weighted by the tokens that it counts, since the sum is divided by all
+// of them. (Megatron then weights by all tokens of a micro-batch, counted or not, so that the loss grows with the
+// fraction of ignored labels.)
 std::vector<double> router_loss_weights(std::span<const MicroBatch> batches, const LossRule& rule);
 
-// This rank's part of what is logged, after a run of |stage|: a loss for each micro-batch, in 32 bits on the device;
-// none but on the last stage. Their sum is per token the sum of the losses; else a part of the mean, the whole of which
-// is the sum over dp x cp ranks. |weights| are those of loss_weights.
+// Returns this rank's part of the logged loss after a run of |stage|: one loss per micro-batch, fp32 on the device;
+// empty except on the last stage. With per_token their sum is the sum of the token losses; otherwise it is a part of
+// the mean, which is the sum over dp x cp ranks. |weights| are those of loss_weights.
 at::Tensor logged_losses(const ModelStage& stage, std::span<const double> weights, const LossRule& rule);
 
 }  // namespace concord
