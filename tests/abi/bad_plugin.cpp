@@ -10,7 +10,7 @@ namespace {
 
 using concord_opened = const concord_plugin**;
 
-// The tables of a good plugin, open to be spoiled.
+// The tables of a good plugin, for the caller to corrupt.
 struct Tables {
   concord_plugin root;
   concord_core_table core;
@@ -45,7 +45,7 @@ const concord_table_header* find_table(void*, const char* name) {
   return nullptr;
 }
 
-// Opens a good plugin whose tables the caller then spoils through tables().
+// Opens a good plugin whose tables the caller then corrupts through tables().
 concord_status open_good(const concord_host* host, concord_opened out_plugin) {
   const concord_plugin* good = nullptr;
   const concord_status status = concord::sdk::open_plugin<concord::sample::Plugin>(host, &good);
@@ -69,7 +69,7 @@ concord_status open_good(const concord_host* host, concord_opened out_plugin) {
 
 }  // namespace
 
-// Each: a function with the arguments of concord_plugin_open.
+// Each defines a function with the arguments of concord_plugin_open.
 #define DEFECT(name)                                                   \
   extern "C" concord_status name(const concord_host*, concord_opened); \
   concord_status name([[maybe_unused]] const concord_host* host, [[maybe_unused]] concord_opened out)
@@ -124,7 +124,7 @@ SPOILED(size_that_covers_foreign_data, {
   const int* no_function = &number;
   std::memcpy(&all.event.query, &no_function, sizeof no_function);
 })
-// The struct ends with its page, and struct_size reaches over the end.
+// The struct ends at the end of its page, and struct_size extends beyond it.
 SPOILED(size_that_covers_no_memory, {
   char* pages = static_cast<char*>(mmap(nullptr, 131072, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   munmap(pages + 65536, 65536);
@@ -148,7 +148,7 @@ SPOILED(capability_without_a_name, {
   all.core.capability_count = 1;
 })
 
-// Not wrong at all: a plugin of a later minor, with a bigger table and one that this host has never heard of.
+// Valid: a plugin of a later minor version, with a larger table and one that this host does not know.
 SPOILED(fine_newer_minor, {
   static struct {
     concord_rng_table known;
@@ -169,7 +169,7 @@ SPOILED(fine_newer_minor, {
     return std::string(name) == "rng" ? kBigger : find_table(self, name);
   };
 })
-// Fine too: struct_size ends before an optional slot at the end.
+// Valid too: struct_size ends before an optional slot at the end.
 SPOILED(fine_without_the_last_optional_slot, all.stream.header.struct_size -= 8)
 SPOILED(
     fine_but_count_throws,

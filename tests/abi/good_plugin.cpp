@@ -1,4 +1,5 @@
-// Samples for the choice among plugins, which differ in good_plugin_settings.c only: this is compiled once for all.
+// Samples for the choice among plugins, which differ only in good_plugin_settings.c: this file is compiled once for
+// all.
 #include "tests/abi/good_plugin_settings.h"
 #include "tests/abi/sample_plugin.hpp"
 

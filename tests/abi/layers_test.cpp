@@ -30,7 +30,7 @@ class Layers : public testing::Test {
 };
 
 TEST_F(Layers, NothingIsWrappedWhereNoneIsNamed) {
-  const std::string path = plugin_path("sample");  // named: GCC 13 fears that the reference is to a temporary
+  const std::string path = plugin_path("sample");  // a variable: GCC 13 warns about a reference to a temporary
   const loader::Plugin& plugin = loader::open_plugin(path);
   EXPECT_EQ(std::memcmp(&plugin.tables, &plugin.unwrapped, sizeof plugin.tables), 0);
   const loader::Tables tables = wrapped();

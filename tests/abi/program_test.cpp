@@ -1,4 +1,4 @@
-// The program as a user starts it: concord platforms, and how wrong usage ends.
+// The program as started by a user: concord platforms, and wrong usage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -29,7 +29,7 @@ struct Outcome {
 
 class Program : public testing::Test {
  protected:
-  // |environment| as the shell takes it: "CONCORD_PLATFORM=cpu".
+  // |environment| in shell syntax: "CONCORD_PLATFORM=cpu".
   Outcome run(const std::string& arguments, const std::string& environment = "") {
     const std::string errors = folder_.file("errors.txt");
     const std::string command = "env -u CONCORD_PLATFORM -u CONCORD_LAYERS CONCORD_PLUGIN_PATH='" + folder_.path() +

@@ -1,4 +1,4 @@
-// Any bytes as config.json: refused with a ConfigError, or a model of sizes that can be computed with.
+// Any bytes as config.json: either rejected with a ConfigError, or a model with valid sizes.
 #include <cstdint>
 #include <optional>
 

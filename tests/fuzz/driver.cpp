@@ -1,8 +1,8 @@
 // Runs a fuzz target without libFuzzer: all of a corpus, then mutations of it, a bounded number and the same ones in
-// every run. An input that ends the process is kept in a file, and its number is printed.
+// every run. An input that crashes the process is stored in a file, and its number is printed.
 //
-//   x_fuzz CORPUS [--iterations N] [--seed S] [--first N] [--keep FOLDER]     ends with 0 where nothing was found
-//   x_fuzz FILE...                                                           runs these inputs only
+//   x_fuzz CORPUS [--iterations N] [--seed S] [--first N] [--keep FOLDER]     exits with 0 if nothing was found
+//   x_fuzz FILE...                                                           runs only these inputs
 //
 // With clang, -fsanitize=fuzzer in place of this file gives the same target to libFuzzer.
 #include <fcntl.h>
@@ -37,7 +37,7 @@ struct Options {
   std::string keep = ".";
 };
 
-// What is being run, for the handler of its end.
+// The current input, for the crash handler.
 struct Current {
   std::string input;
   char line[256] = {};
@@ -45,7 +45,7 @@ struct Current {
 };
 Current current;
 
-// Only calls that a signal handler may make.
+// Uses only async-signal-safe calls.
 void keep_input() {
   const auto say = [](const char* text) { (void)!::write(STDERR_FILENO, text, std::strlen(text)); };
   say("fuzz: ");
@@ -81,7 +81,7 @@ std::string read(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// In the order of names, which is the same everywhere.
+// Sorted by name, so that the order is the same everywhere.
 std::vector<fs::path> files_in(const std::string& folder) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(folder)) files.push_back(entry.path());

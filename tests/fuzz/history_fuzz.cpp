@@ -1,5 +1,4 @@
-// Any bytes as the metrics of a run: refused with the file and the line, or steps that are the same when they are
-// written and read again.
+// Any bytes as the metrics of a run: either rejected with the file and the line, or steps that survive a round trip.
 #include <cstdint>
 
 #include "tests/fuzz/folder.h"

@@ -1,4 +1,4 @@
-// Any bytes as model.safetensors.index.json: refused with a ConfigError, or names of files within the folder.
+// Any bytes as model.safetensors.index.json: either rejected with a ConfigError, or names of files within the folder.
 #include <cstdint>
 #include <optional>
 

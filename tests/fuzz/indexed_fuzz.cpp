@@ -1,4 +1,5 @@
-// Any bytes as the .idx of Megatron data: refused with a ConfigError, or a data set all of which can be read.
+// Any bytes as the .idx of Megatron data: either rejected with a ConfigError, or a data set that can be read
+// completely.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,7 +11,7 @@
 namespace concord::fuzz {
 namespace {
 
-constexpr size_t kBinBytes = 264;  // as the corpus's
+constexpr size_t kBinBytes = 264;  // size of the corpus's .bin
 
 class Corpus {
  public:

@@ -1,4 +1,4 @@
-// Any bytes as lines of a .jsonl: refused with a ConfigError that names the line, or a record of one kind.
+// Any bytes as lines of a .jsonl: either rejected with a ConfigError that has the line, or a record of one kind.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 

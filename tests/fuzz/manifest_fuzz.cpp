@@ -1,5 +1,5 @@
-// Any bytes as manifest.json of a checkpoint: refused with a ConfigError, or sizes and checksums of files within the
-// folder, which are the same when they are written and read again.
+// Any bytes as manifest.json of a checkpoint: either rejected with a ConfigError, or sizes and checksums of files
+// within the folder that survive a round trip.
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -8,7 +8,7 @@ namespace {
 
 constexpr size_t kLargestInput = 1 << 16;
 
-// Numbers at which sizes and offsets go wrong, and pieces of JSON that stand where they do not belong.
+// Numbers for which sizes and offsets fail, and misplaced pieces of JSON.
 constexpr const char* kNumbers[] = {"0",
                                     "1",
                                     "-1",
@@ -111,14 +111,14 @@ void Mutator::insert_token(std::string& text) {
   text.insert(below(text.size() + 1), kTokens[below(std::size(kTokens))]);
 }
 
-// The rest of another entry.
+// Appends the rest of another entry.
 void Mutator::splice(std::string& text) {
   const std::string& other = corpus_[below(corpus_.size())];
   text.resize(below(text.size() + 1));
   text += other.substr(below(other.size() + 1));
 }
 
-// A part once more, somewhere: names that stand twice.
+// Copies a part to another position: duplicate names.
 void Mutator::copy_part(std::string& text) {
   const std::string part = text.substr(below(text.size() + 1), below(64));
   text.insert(below(text.size() + 1), part);

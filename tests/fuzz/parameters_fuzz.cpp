@@ -1,5 +1,5 @@
-// Any bytes as the list of `concord plan --parameters`: refused with a ConfigError, or a plan with memory that can be
-// counted.
+// Any bytes as the list of `concord plan --parameters`: either rejected with a ConfigError, or a plan with a valid
+// memory size.
 #include <cstdint>
 
 #include "core/base/config_error.h"

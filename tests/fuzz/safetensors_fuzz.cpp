@@ -44,7 +44,7 @@ std::optional<Header> parse(std::string_view bytes, std::optional<uint64_t>& len
   }
 }
 
-// What was accepted can be written, and is the same then.
+// Accepted headers survive a round trip.
 void check_round_trip(const Header& header, uint64_t data_bytes) {
   const safetensors::FilePlan plan =
       safetensors::plan_file({header.tensors.begin(), header.tensors.end()}, header.metadata, kFile);
@@ -73,8 +73,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace concord;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   fuzz::try_bytes(bytes, std::nullopt);
-  // The length in the first 8 bytes seldom fits what a mutation made of the rest, so there is a second try with one
-  // that does: bytes up to the last brace are the header.
+  // The length in the first 8 bytes rarely matches a mutation of the rest, so there is a second try with a matching
+  // one: bytes up to the last brace are the header.
   const size_t brace = bytes.rfind('}');
   if (brace != std::string_view::npos && brace >= safetensors::kLengthBytes)
     fuzz::try_bytes(bytes, brace + 1 - safetensors::kLengthBytes);

@@ -1,5 +1,4 @@
-// Any bytes as a pipeline schedule: refused with a ConfigError, or a schedule that is the same when it is written and
-// read again.
+// Any bytes as a pipeline schedule: either rejected with a ConfigError, or a schedule that survives a round trip.
 #include <cstdint>
 #include <string_view>
 

@@ -1,5 +1,4 @@
-// Any bytes as a configuration: refused with a ConfigError, or arguments that are the same when they are printed and
-// read again.
+// Any bytes as a configuration: either rejected with a ConfigError, or arguments that survive a round trip.
 #include <cstdint>
 #include <string_view>
 

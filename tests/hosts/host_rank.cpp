@@ -1,9 +1,10 @@
-// One rank of a communicator, which may span hosts: does what its standard input says, line by line, and answers each
-// line. Started by communicators.py and by the benchmark of several hosts (tests/performance/hosts_bench.py).
+// One rank of a communicator, which may span hosts: executes the commands on its standard input, line by line, and
+// replies to each. Started by communicators.py and by the benchmark of several hosts
+// (tests/performance/hosts_bench.py).
 //   id                       the id of a new communicator, in hexadecimal digits
 //   join WORLD RANK ID       joins it
-//   setups COUNT             makes a communicator of all ranks, uses and destroys it, COUNT times
-//   bits                     a hash of what reductions and exchanges of many kinds and sizes give on this rank
+//   setups COUNT             creates a communicator of all ranks, uses and destroys it, COUNT times
+//   bits                     a hash of the results of reductions and exchanges of many kinds and sizes on this rank
 //   all_reduce BYTES COUNT   microseconds of one such call, over COUNT
 //   leave                    destroys the communicator
 #include <algorithm>
@@ -24,7 +25,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kExchanged = concord::DType::kF32;
-constexpr std::chrono::seconds kTimeout{30};  // a test that stalls says in which call
+constexpr std::chrono::seconds kTimeout{30};  // a test that stalls reports the call
 
 std::string to_hex(const concord::UniqueId& id) {
   std::string text;
@@ -78,7 +79,7 @@ class Rank {
   }
 
  private:
-  // A communicator that lives for one call, or for none: its ranks destroy it as soon as each is done.
+  // Creates a communicator for one call, or for none: its ranks destroy it as soon as each is done.
   void set_up(int64_t number) {
     std::vector<int32_t> ranks(static_cast<size_t>(whole_->size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -95,8 +96,8 @@ class Rank {
     if (values.front() != expected || values.back() != expected) throw std::runtime_error("wrong sum in " + name);
   }
 
-  // Every rank's first message to its neighbour. Afterwards a rank may wait for those of its host while its neighbour
-  // on the other one still needs an answer of the engine's.
+  // Sends every rank's first message to the next rank. Afterwards a rank may wait for those of its host while the next
+  // rank on the other host still needs a reply of the engine.
   void pass_around(const concord::Communicator& comm) const {
     const int32_t size = comm.size();
     const int32_t own = comm.rank();
@@ -108,7 +109,7 @@ class Rank {
     if (got != before) throw std::runtime_error("a wrong message");
   }
 
-  // Small ones go through the leaders; large ones in slices, of which the last are short, and in several steps.
+  // Small reductions go through the leaders; large ones in slices, of which the last are short, and in several steps.
   uint64_t reduce_everything() const {
     using enum concord::DType;
     using enum concord::ReduceOp;
@@ -158,7 +159,7 @@ class Rank {
     if (root) add_to_hash(result, hash);
   }
 
-  // Numbers of many magnitudes, so that the order of a sum shows in its bits.
+  // Numbers of many magnitudes, so that the order of a sum affects its bits.
   std::vector<std::byte> make_values(size_t bytes, concord::DType dtype) const {
     std::vector<std::byte> values(bytes);
     const auto width = static_cast<size_t>(concord::size_of(dtype));

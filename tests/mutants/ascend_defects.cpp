@@ -78,7 +78,7 @@ EXPORTED aclError aclrtStreamQuery(aclrtStream stream, aclrtStreamStatus* status
 EXPORTED aclError aclrtGetDevice(int32_t* device) {
   const aclError error = REAL(kAcl, aclrtGetDevice)(device);
   if (error != kRtContextNull || !is("NewThreadsGetNoDevice")) return error;
-  *device = 0;  // as CUDA would answer: and so nobody sets one
+  *device = 0;  // like CUDA, so that no caller sets one
   return kAclSuccess;
 }
 

@@ -167,7 +167,7 @@ concord_status scratch_send(ALL_REDUCE_ARGUMENTS) {
   return status;
 }
 
-// Changes the last bit of small sums, whose error bound (by the size of the inputs) is far above it.
+// Changes the last bit of small sums, whose error bound (by the size of the inputs) is far larger.
 concord_status flip_last_bits(ALL_REDUCE_ARGUMENTS) {
   const concord_status status = plain(self, comm, send, recv, count, dtype, reduce, stream);
   if (status != CONCORD_STATUS_OK || dtype != CONCORD_DTYPE_F32 || reduce != CONCORD_REDUCE_SUM || count <= 0)
@@ -238,7 +238,7 @@ concord_status only_numbers(void* self, concord_comm comm, const void* send, voi
   return status;
 }
 
-// The send buffer is turned by one part, so that every rank gets its neighbour's.
+// Rotates the send buffer by one part, so that every rank gets the part of the next one.
 concord_status shifted(void* self, concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
                        concord_reduce_op reduce, concord_stream stream) {
   const int64_t part = count * element_size(dtype);

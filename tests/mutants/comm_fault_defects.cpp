@@ -1,4 +1,4 @@
-// Defects in how failures are told: wrong codes, silence, no end.
+// Defects in how failures are reported: wrong codes, no report, no end.
 #include <unistd.h>
 
 #include <atomic>
@@ -11,7 +11,7 @@
 namespace concord::mutants {
 namespace {
 
-// Tells |From| as |To|, wherever a failure of a communicator comes out.
+// Reports |From| as |To|, wherever a failure of a communicator is returned.
 template <concord_status From, concord_status To>
 void rename_status(Tables& tables) {
   tables.stream.synchronize = [](void* self, concord_stream stream) -> concord_status {

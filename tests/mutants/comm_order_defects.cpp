@@ -1,4 +1,4 @@
-// Defects in the order of collectives, and in how communicators are made and kept.
+// Defects in the order of collectives, and in the creation and lifetime of communicators.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -28,7 +28,7 @@ concord_status wait_for_result(ALL_REDUCE_ARGUMENTS) {
   return status;
 }
 
-// All operations in one queue: it waits for the caller's stream, and the caller's stream for it.
+// Issues all operations in one queue that waits for the caller's stream, and vice versa.
 concord_status share_queue(ALL_REDUCE_ARGUMENTS) {
   static concord_stream queue = nullptr;
   const concord_stream_table& s = base().stream;
@@ -87,7 +87,7 @@ concord_status synchronize_with_kept(void* self, concord_stream stream) {
   return base().stream.synchronize(self, stream);
 }
 
-// Everything goes through one buffer that nobody guards.
+// Uses one unguarded buffer for everything.
 concord_status reduce_by_shared_buffer(ALL_REDUCE_ARGUMENTS) {
   constexpr int64_t kShared = 1 << 20;
   static void* shared = nullptr;

@@ -12,7 +12,7 @@ namespace {
 
 void nothing_in_the_tables(Tables&) {}
 
-// A copy that may be changed. It stays: the plugin does.
+// Returns a modifiable copy, which lives as long as the plugin.
 std::vector<concord_capability>& capabilities_of(const Tables& tables) {
   return *new std::vector<concord_capability>(tables.core.capabilities,
                                               tables.core.capabilities + tables.core.capability_count);

@@ -1,9 +1,9 @@
-// Runs the conformance kit on every mutant and checks that the tests meant to catch it fail and that the others pass.
+// Runs the conformance kit on every mutant and checks that the tests for it fail and that the others pass.
 //
 //   mutants --conform PROGRAM --mutant LIBRARY --base PLUGIN [--expectations FILE] [--filter RE] [--jobs N] [--strict]
 //
-// Prints the table of mutant -> test. Exit code 1 where a mutant survives, or the plugin without a defect does not
-// pass. Built once a list of mutants (CONCORD_MUTANTS): mutants.inc, whose defects libconcord_mutant.so puts into any
+// Prints the table of mutant -> test. Exits with 1 if a mutant survives, or if the plugin without a defect does not
+// pass. Built once per list of mutants (CONCORD_MUTANTS): mutants.inc, whose defects libconcord_mutant.so adds to any
 // plugin, and a vendor's own. A mutant whose tests the plugin skips does not apply to it; with --strict that is a
 // failure too.
 #include <sys/wait.h>
@@ -45,7 +45,7 @@ constexpr Mutant kMutants[] = {
 
 struct Options {
   std::string conform, mutant, base, expectations = "none", filter;
-  std::string deadline = "6";         // seconds a test may take on a mutant: hanging is what some of them do
+  std::string deadline = "6";         // seconds per test on a mutant, since some of them hang
   std::vector<std::string> rank_env;  // passed on to the kit
   int jobs = 2;
   bool strict = false;
@@ -57,7 +57,7 @@ struct Outcome {
 };
 using Outcomes = std::map<std::string, Outcome>;  // by test name
 
-// The one test that --quick leaves out and that a mutant is meant for.
+// The only test that --quick omits and that a mutant needs.
 constexpr const char* kLongTest = "memory\\.CopiesAndFillsBeyondTwoGigabytesAreWhole";
 bool is_long(const Mutant& mutant) { return std::string(mutant.meant) == kLongTest; }
 
@@ -70,8 +70,8 @@ std::string read_file(const std::string& path) {
   return text.str();
 }
 
-// Runs the kit on the mutant called |name| (empty: no defect) and reads its report. The kit's own exit code is not
-// looked at: it has to be 1 where a mutant is caught.
+// Runs the kit on the mutant |name| (empty: no defect) and reads its report. Ignores the kit's own exit code, which is
+// 1 if a mutant is caught.
 Outcomes run_kit(const Options& options, const std::string& name, const std::string& filter, bool quick) {
   char report[] = "/tmp/concord-mutant-XXXXXX";
   const int file = mkstemp(report);
@@ -87,7 +87,7 @@ Outcomes run_kit(const Options& options, const std::string& name, const std::str
   if (child == 0) {
     setenv("CONCORD_MUTANT", name.c_str(), 1);
     setenv("CONCORD_MUTANT_BASE", options.base.c_str(), 1);
-    setenv("CONCORD_CPU_DEVICES", "2", 0);  // so that tests of two devices run on the cpu plugin as well
+    setenv("CONCORD_CPU_DEVICES", "2", 0);  // so that tests of two devices run on the cpu plugin too
     if (std::freopen("/dev/null", "w", stdout) == nullptr) _exit(126);
     std::vector<char*> pointers;
     for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -109,7 +109,7 @@ Outcomes run_kit(const Options& options, const std::string& name, const std::str
   return outcomes;
 }
 
-// The tests of |outcomes| that |pattern| names.
+// Returns the tests of |outcomes| that |pattern| matches.
 std::vector<std::string> matching(const Outcomes& outcomes, const std::string& pattern) {
   const std::regex expression(whole(pattern));
   std::vector<std::string> names;
@@ -126,7 +126,7 @@ struct Judgement {
   std::string reason;
 };
 
-// |verified|: there is an expectations file, so that a test the mutant skips has failed if the file does not list it.
+// |verified|: there is an expectations file, so a test that the mutant skips has failed unless the file lists it.
 Judgement judge(const Mutant& mutant, const Outcomes& healthy, const Outcomes& outcomes, bool verified) {
   const std::vector<std::string> meant = matching(outcomes, mutant.meant);
   const std::vector<std::string> control = matching(outcomes, mutant.control);
@@ -157,7 +157,7 @@ class Run {
     }
   }
 
-  // The plugin without a defect must pass all that any mutant is meant to fail.
+  // The plugin without a defect must pass all tests that any mutant should fail.
   bool healthy_plugin_passes() {
     std::string filter;
     for (const Mutant& mutant : mutants_)

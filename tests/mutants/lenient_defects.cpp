@@ -1,5 +1,5 @@
-// Defects of a plugin that takes what it does not know: flags and reserved fields, which a later version of the ABI may
-// give a meaning that this plugin would then ignore.
+// Defects of a plugin that accepts unknown flags and reserved fields, to which a later version of the ABI may assign a
+// meaning that this plugin would then ignore.
 #include <cstring>
 
 #include "tests/mutants/mutant.h"
@@ -7,7 +7,7 @@
 namespace concord::mutants {
 namespace {
 
-// What lies beyond the caller's struct_size is not copied.
+// Does not copy data beyond the caller's struct_size.
 template <class Struct>
 Struct without_reserved(const Struct* given) {
   Struct known{};

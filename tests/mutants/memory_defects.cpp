@@ -14,7 +14,7 @@
 namespace concord::mutants {
 namespace {
 
-constexpr int64_t kOff = 16;  // what the unaligned allocator moves its blocks by
+constexpr int64_t kOff = 16;  // offset of the blocks of the unaligned allocator
 
 concord_status allocate_unaligned(void* self, int32_t device, int64_t bytes, void** out) {
   if (bytes <= 0 || out == nullptr || bytes > INT64_MAX - kOff) return base().memory.allocate(self, device, bytes, out);
@@ -102,7 +102,7 @@ concord_status copy_leaking(void* self, void* to, const void* from, int64_t byte
   return status;
 }
 
-// Everything from the host goes through one buffer that nobody guards.
+// Uses one unguarded buffer for everything from the host.
 concord_status copy_by_shared_buffer(void* self, void* to, const void* from, int64_t bytes, concord_copy_kind kind) {
   static uint8_t shared[1 << 16];
   if (kind != CONCORD_COPY_HOST_TO_DEVICE || bytes <= 0 || bytes > int64_t{sizeof shared} || from == nullptr) {

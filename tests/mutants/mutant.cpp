@@ -11,7 +11,7 @@ namespace concord::mutants {
 namespace {
 
 struct Mutant {
-  concord_host host;         // what the real plugin is opened with: ours, or one that loses sentences
+  concord_host host;         // passed to the real plugin: ours, or one that loses messages
   const concord_host* real;  // the host that opened us
   const concord_plugin* plugin;
   Tables original;

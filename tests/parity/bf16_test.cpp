@@ -1,4 +1,4 @@
-// Models in bf16 against their results in fp32, which hf_test.cpp compares with transformers.
+// Models in bf16 compared with their results in fp32, which hf_test.cpp compares with transformers.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <gmock/gmock.h>
@@ -12,8 +12,8 @@ namespace concord::tests {
 namespace {
 
 // A golden model. If it has experts, token n of the batch is |square| n^2 + |linear| n, modulo 256: no token has a
-// second and a third expert whose router logits are within 0.1 of each other, which is what bf16 may change them by,
-// and every expert has seven tokens. So both precisions choose the same experts, and differ by rounding only.
+// second and a third expert whose router logits are within 0.1 of each other, the rounding error of bf16, and every
+// expert has seven tokens. So both precisions choose the same experts, and differ only by rounding.
 struct Bfloat16Model {
   const char* name;
   int layers;
@@ -36,7 +36,7 @@ MicroBatch batch_of(const Bfloat16Model& model, const TensorMap& golden_result) 
 // tokens that share all roundings would not cancel.
 Bounds bf16_bounds(int layers) {
   const double rounding = std::exp2(-9) / std::sqrt(3) * std::sqrt(40 * layers);
-  return {.logits = 0.08,  // 8 times the RMS of the error, of 16,384 logits
+  return {.logits = 0.08,  // 8 times the RMS of the error, for 16,384 logits
           .loss = rounding * 0.8,
           .gradient = 0.05,
           .logits_norm = 2 * rounding,
@@ -72,7 +72,7 @@ TEST(HfParity, Bfloat16StaysWithinItsRounding) {
   }
 }
 
-// A mistake of a tenth in one of eight experts. Logits are off by less than 0.4 and gradients by less than 21 %.
+// An error of a tenth in one of eight experts changes logits by less than 0.4 and gradients by less than 21 %.
 TEST(HfParity, Bfloat16ShowsAnExpertThatIsATenthTooLarge) {
   const Bfloat16Model model{"mixtral-tiny", 2, 43, 213};
   const TensorMap expected = fp32_result(model, {});

@@ -112,7 +112,7 @@ TEST(HfParity, PipelinesAndDataParallelism) {
   expect_golden("qwen2-tied", {layout("tied, pp 2", 1, 1, false, 2), layout("tied, tp 2, pp 2", 2, 1, false, 2)});
 }
 
-// More expert-parallel ranks than data-parallel ones included, and tokens of different ranks on one part of an expert.
+// Includes more expert-parallel ranks than data-parallel ones, and tokens of different ranks on one shard of an expert.
 std::vector<Layout> expert_layouts() {
   return {with_experts(layout("dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
           with_experts(layout("cp 2, ep 2", 1, 2), 2, 1),
@@ -156,7 +156,7 @@ TEST(HfParity, OverlapOfTheSharedExpertWithTheExchangeOfTokens) {
   }
 }
 
-// Rows that are padded to the capacity of their experts change nothing but the order of sums.
+// Padding rows to the capacity of their experts changes only the order of sums.
 TEST(HfParity, PaddingToTheCapacityOfExperts) {
   const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
   const MicroBatch batch = golden_batch(read_tensors((model / "expected.safetensors").string()));
@@ -180,7 +180,7 @@ TEST(HfParity, PaddingToTheCapacityOfExperts) {
   }
 }
 
-// Layouts differ only by the order of sums: by 1e-6 in fp32, and in fp64 by so little that any mistake is seen.
+// Layouts differ only in the order of sums: by 1e-6 in fp32, and in fp64 by so little that any mistake is detected.
 TEST(HfParity, ExpertParallelismIsTheSameAsOneProcessInDouble) {
   const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
   const MicroBatch batch = golden_batch(read_tensors((model / "expected.safetensors").string()));
@@ -233,7 +233,7 @@ TEST(HfParity, AFolderOfShards) {
              [&](const ProbeResult& result) { expect_parity(result, expected); });
 }
 
-// Every tensor of the golden file, and the same bytes of the whole from every layout.
+// Saves every tensor of the golden file, with the same bytes from every layout.
 TEST(HfParity, ModelsWithExpertsAreSavedAsTheyWereRead) {
   for (const std::string& model : models_with_experts()) {
     const TemporaryFolder folder;
@@ -260,8 +260,7 @@ TEST(HfParity, ModelsWithExpertsAreSavedAsTheyWereRead) {
   }
 }
 
-// Attention through latents; sigmoid scores, groups of experts, a bias that chooses, a dense layer before those with
-// experts.
+// Latent attention; sigmoid scores, groups of experts, a bias for the choice, a dense layer before those with experts.
 constexpr const char* kGroupedExperts = R"({"model_type": "deepseek_v3", "vocab_size": 96, "hidden_size": 32,
   "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4,
   "q_lora_rank": 12, "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8,
@@ -394,7 +393,7 @@ TEST(HfParity, WindowsCapsAndSinksAreTheSameUnderEveryLayoutAndSavedAsTheyWereRe
   }
 }
 
-// What is special about these models matters to what is compared: without it, or a little off, the result is another.
+// Each special feature of these models matters for the comparison: without it, or slightly changed, the result differs.
 TEST(HfParity, EachTraitOfModelsWithWindowsCapsAndSinksIsSeen) {
   const at::Tensor ids = at::arange(64, at::kLong).mul(37).remainder(96).view({2, 32});
   const MicroBatch batch{ids, labels_that_follow(ids)};
@@ -425,7 +424,7 @@ TEST(HfParity, EachTraitOfModelsWithWindowsCapsAndSinksIsSeen) {
                  [&](const ProbeResult& got) { EXPECT_GT(share_of_bounds(got, expected), 10); });
     }
   }
-  // The bias that ranks with parts of an expert add in shares.
+  // The bias that ranks with shards of an expert add in parts.
   const TemporaryFolder folder;
   const std::string file = folder.path() + "/one.safetensors";
   save_uneven(kWindowed[2], folder.path() + "/model");
@@ -507,7 +506,7 @@ TEST(HfParity, AWrongNumberInTheConfigIsSeen) {
   expect_seen("llama-tiny", with_wrong_config("no rope scaling", [](ModelConfig& c) { c.rope.rope_type = "default"; }));
 }
 
-// Gradients that each rank has of its own tokens or heads only, taken as if they were whole.
+// Treats gradients that are partial, from each rank's own tokens or heads, as if they were whole.
 TEST(HfParity, AReductionThatIsForgottenIsSeen) {
   Layout forgotten = layout("partial_over_tp forgotten", 2, 1, true);
   forgotten.spoil_model = [](VirtualModels& all) {

@@ -1,5 +1,5 @@
-// peft's adapter of tests/golden/lora under layouts: logits, loss and the gradient of each of its tensors, within the
-// bounds of golden/README.md. What these can see is shown by mistakes made on purpose.
+// peft's adapter of tests/golden/lora with layouts: logits, loss and the gradient of each of its tensors, within the
+// bounds of golden/README.md. Deliberate mistakes show what these tests can detect.
 #include <gmock/gmock.h>
 
 #include "core/models/parameter_plan.h"

@@ -1,6 +1,6 @@
-// A small network on the device that the platform names: forward, backward, the sum of the gradients over two ranks on
-// a side stream that events order with libtorch's own, and AdamW. The truth is libtorch on the cpu. CONCORD_PLATFORM
-// chooses the platform; the program links libtorch_cpu alone, so that what else is needed must come from the plugin.
+// A small network on the device of the platform: forward, backward, the sum of the gradients over two ranks on a side
+// stream that events order with libtorch's own, and AdamW. The reference is libtorch on the cpu. CONCORD_PLATFORM
+// selects the platform; the program links only libtorch_cpu, so that everything else must come from the plugin.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -36,7 +36,7 @@ struct Network {
   at::Tensor second;  // [classes, hidden]
 };
 
-// What rank |rank| trains on.
+// The training data of rank |rank|.
 struct Batch {
   at::Tensor x;
   at::Tensor labels;
@@ -78,7 +78,7 @@ Result train(const Network& network, const Batch& batch) {
   return {loss.detach(), first.grad(), second.grad()};
 }
 
-// AdamW of one weight. |kEpsilon| is large enough that a gradient's rounding error cannot decide the sign of a step.
+// AdamW of one weight. |kEpsilon| is large enough that a gradient's rounding error cannot change the sign of a step.
 class AdamW {
  public:
   explicit AdamW(at::Tensor weight)
@@ -99,7 +99,7 @@ class AdamW {
   int steps_ = 0;
 };
 
-// The id that rank 0 makes, through a pipe that was there before the processes.
+// Shares the id that rank 0 creates, through a pipe that was opened before the fork.
 UniqueId share_id(const Platform& platform, int rank, const int (&ends)[2]) {
   UniqueId id = create_unique_id(platform);
   const auto bytes = static_cast<ssize_t>(id.size());
@@ -111,7 +111,7 @@ UniqueId share_id(const Platform& platform, int rank, const int (&ends)[2]) {
   return id;
 }
 
-// Sums over the ranks, on a stream of its own between two events. Outlives what it has queued.
+// Sums over the ranks, on its own stream between two events. Outlives the work it has queued.
 class SideSum {
  public:
   SideSum(const Device& device, const Communicator& comm)
@@ -120,7 +120,7 @@ class SideSum {
   SideSum(const SideSum&) = delete;
   SideSum& operator=(const SideSum&) = delete;
 
-  // Whatever libtorch queues next on its own stream comes after the sum.
+  // Later work of libtorch's own stream runs after the sum.
   at::Tensor of(const at::Tensor& gradient) {
     const at::Tensor sum = at::empty_like(gradient);
     const Stream compute = torch_stream(device_);
@@ -147,7 +147,7 @@ void expect_near(const at::Tensor& got, const at::Tensor& wanted, const char* wh
   EXPECT_LE((got - wanted).abs().max().item<double>(), 1e-4 * scale) << what << ", largest " << scale;
 }
 
-// What both tests need of a rank.
+// The parts of a rank that both tests need.
 struct Rank {
   Rank(int index, const int (&ends)[2])
       : platform((prepare(index), current_platform())),
@@ -177,7 +177,7 @@ void sum_gradients(int index, const int (&ends)[2]) {
   Result sums{};
   for (int round = 0; round < 20; ++round) {
     const Result result = train(mine, batch);
-    const at::Tensor first = side.of(result.first_gradient) * 2;  // queued by libtorch behind the collective
+    const at::Tensor first = side.of(result.first_gradient) * 2;  // queued by libtorch after the collective
     const at::Tensor second = side.of(result.second_gradient) * 2;
     sums = {result.loss.cpu(), first.cpu(), second.cpu()};
   }
@@ -190,7 +190,7 @@ void sum_gradients(int index, const int (&ends)[2]) {
               rank.where.str().c_str(), sums.loss.item<double>());
 }
 
-// Some steps of AdamW on the mean gradient that |gradients| gives for the weights of the step.
+// Runs some steps of AdamW on the mean gradient that |gradients| returns for the weights of the step.
 template <class Gradients>
 void optimise(const Network& network, Gradients gradients) {
   AdamW first(network.first);
@@ -219,7 +219,7 @@ void train_with_adamw(int index, const int (&ends)[2]) {
     return Result{zero.loss, (zero.first_gradient + one.first_gradient) / kWorld,
                   (zero.second_gradient + one.second_gradient) / kWorld};
   });
-  // A step moves a weight by about the rate, 0.01; without one the difference would be that large.
+  // A step changes a weight by about the rate, 0.01; a missing one would cause a difference of that size.
   expect_near(mine.first.cpu(), wanted.first, "first layer after AdamW");
   expect_near(mine.second.cpu(), wanted.second, "second layer after AdamW");
 }

@@ -18,7 +18,7 @@ std::vector<int64_t> boundaries(const TensorMap& expected) {
 // The concatenated sequences, each padded to a multiple of |multiple| with tokens without labels.
 struct Packed {
   MicroBatch batch;
-  at::Tensor kept;  // where the real tokens are
+  at::Tensor kept;  // indices of the real tokens
 };
 
 Packed packed(const TensorMap& expected, int64_t multiple, bool with_positions) {

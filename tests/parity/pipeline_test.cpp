@@ -32,7 +32,7 @@ at::Tensor tensor_of(const safetensors::Reader& file, const std::string& name, c
 }
 
 struct Golden {
-  std::string folder;  // of the model
+  std::string folder;  // folder of the model
   std::vector<MicroBatch> batches = {};
   double loss = 0;
   std::map<std::string, at::Tensor> grads = {};
@@ -46,7 +46,7 @@ void read_results(const safetensors::Reader& file, Golden& golden) {
   }
 }
 
-// A micro-batch for each row.
+// Returns one micro-batch per row.
 Golden rows_of(const std::string& model) {
   Golden golden{.folder = kGolden + "/hf/" + model};
   const safetensors::Reader file(golden.folder + "/expected.safetensors");

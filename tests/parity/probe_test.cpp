@@ -25,7 +25,7 @@ Ended run_probe(std::vector<std::string> words) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, process.out(), process.err()};
 }
 
-// The dump of a probe that has to succeed.
+// Returns the dump of a probe, which must succeed.
 TensorMap dump_of(std::vector<std::string> words, const TemporaryFolder& folder) {
   const std::string out = folder.path() + "/dump.safetensors";
   words.insert(words.end(), {"--out", out, "--overwrite"});

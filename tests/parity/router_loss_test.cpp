@@ -1,5 +1,5 @@
-// The losses of routers: transformers' by value and gradient, Megatron's by their definition, all by their slopes, and
-// all the same under every layout.
+// Router losses: transformers' by value and gradient, Megatron's by their definition, all by finite differences, and
+// all the same with every layout.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/logsumexp.h>
@@ -28,7 +28,7 @@ TensorMap expected_of(const std::string& model) {
   return read_tensors((golden("hf") / model / "expected.safetensors").string());
 }
 
-// What a probe of |model|'s golden batch gives, in this process.
+// Probes |model|'s golden batch in this process.
 TensorMap probed(const std::string& model, const Layout& layout, const TensorMap& expected) {
   const TemporaryFolder folder;
   const std::string file = folder.path() + "/result.safetensors";
@@ -81,7 +81,7 @@ TEST(RouterLoss, IsThereIfTheConfigAsksForItAndNoArgumentForbidsIt) {
   EXPECT_FALSE(without.contains("router_loss"));
 }
 
-// The definitions of core/models/layers/router_losses.h once more, from transformers' router logits [layers, B S, E].
+// The definitions of core/models/layers/router_losses.h, computed from transformers' router logits [layers, B S, E].
 double loss_by_definition(const at::Tensor& logits, int64_t rows, const MoeArgs& moe, int64_t k) {
   const int64_t experts = logits.size(2), parts = moe.router_load_balancing_type == "seq_aux_loss" ? rows : 1;
   double loss = 0;
@@ -126,8 +126,7 @@ TEST(RouterLoss, IsMegatronsAndHasTheSameGradientsUnderEveryLayout) {
   }
 }
 
-// Along row 2 of the first router, by a central difference in fp64; the step is too small for a token to change its
-// experts.
+// Along row 2 of the first router, by a central difference in fp64; the step is too small to change a token's experts.
 TEST(RouterLoss, HasGradientsThatAreItsSlopes) {
   constexpr double kStep = 1e-5;
   const TensorMap expected = expected_of("qwen2-moe-tiny");

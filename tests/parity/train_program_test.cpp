@@ -1,4 +1,4 @@
-// tests/golden/train through the program itself: `concord train` with a configuration file, under several layouts.
+// tests/golden/train through the program itself: `concord train` with a configuration file, with several layouts.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,17 +16,17 @@ namespace {
 
 using nlohmann::json;
 
-// As in train_test.cpp: what float32 leaves.
+// Bounds of train_test.cpp, for float32.
 constexpr double kLoss = 5e-5, kNorm = 5e-5, kSum = 2e-5, kRamp = 2e-6, kSquares = 2e-5;
 
 json read_golden(const std::string& name) { return json::parse(std::ifstream(kGolden + "/train/" + name + ".json")); }
 
-// The model of |golden|; those that are older do not name it.
+// Returns the model of |golden|; older files do not name it.
 std::string model_of(const json& golden) {
   return golden.contains("model") ? kGolden + "/" + golden["model"].get<std::string>() : kTinyModel;
 }
 
-// The golden samples under the names that the program knows.
+// Writes the golden samples under the names that the program expects.
 void write_data(const std::string& path, const std::string& labels) {
   const safetensors::Reader golden(kGolden + "/train/tokens.safetensors");
   const safetensors::TensorInfo& ids = golden.at("input_ids");
@@ -36,7 +36,7 @@ void write_data(const std::string& path, const std::string& labels) {
   writer.finish();
 }
 
-// |rows| samples a micro-batch on each of |dp| ranks.
+// |rows| samples per micro-batch on each of |dp| ranks.
 std::string configuration(const json& golden, const std::string& folder, int dp, int micro_batches,
                           const std::string& layout) {
   const json& h = golden["hyperparameters"];
@@ -166,10 +166,10 @@ INSTANTIATE_TEST_SUITE_P(Models, TrainsExpertsLikeTransformers,
 
 // --------------------------------------------------------------------------------------- one run compared with another
 
-// Both take the same samples in every step.
+// Both runs use the same samples in every step.
 class TwoRuns : public ::testing::Test {
  protected:
-  // Four steps of the model, as |configuration| (YAML) says, on |world| ranks. |name| is its folder.
+  // Runs four steps of the model with |configuration| (YAML) on |world| ranks. |name| is its folder.
   std::vector<json> train(const std::string& name, int world, const std::string& configuration) {
     std::ofstream(path(name + ".yaml")) << "model: " << kTinyModel << "\nshuffle: false\nmax_steps: 4\n"
                                         << "learning_rate: 1e-3\nlogging_steps: 1\nreport_to: [none]\ntrain_data: "
@@ -196,8 +196,8 @@ void expect_close(const std::vector<json>& got, const std::vector<json>& wanted,
 
 struct Half {
   const char* name;
-  const char* dtype;  // of the saved weights
-  int bits;           // of the significand
+  const char* dtype;  // type of the saved weights
+  int bits;           // bits of the significand
   int world;
   const char* configuration;
 };
@@ -206,11 +206,11 @@ void PrintTo(const Half& half, std::ostream* out) { *out << half.name; }
 
 class TrainsInHalfPrecision : public TwoRuns, public ::testing::WithParamInterface<Half> {};
 
-// Compared with float32. On its way a logit is rounded once by the embedding, five times by each of the eight branches
-// of four layers (norm, two products, what lies between them, the sum) and twice by the last norm and the head: 43
-// times, each by at most u = 2^-bits of its size, which is about 1 here, and independently. So a logit is off by about
-// sqrt(43) u, and the mean over the tokens by less; what is left of the bound is for the weights, which drift apart
-// over the steps. Gradients are rounded as often again on the way back.
+// Compared with float32. A logit is rounded once by the embedding, five times by each of the eight branches of four
+// layers (norm, two products, the activation, the sum) and twice by the last norm and the head: 43 times, each by at
+// most u = 2^-bits of its size, which is about 1 here, and independently. So its error is about sqrt(43) u, and that of
+// the mean over the tokens is less; the rest of the bound is for the weights, which drift apart over the steps.
+// Gradients are rounded as often again in backward.
 TEST_P(TrainsInHalfPrecision, WithinItsRounding) {
   const Half& half = GetParam();
   write_jsonl(path("data.jsonl"), 8);
@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainsInHalfPrecision,
                                            Half{"Fp16", "F16", 11, 1, "fp16: true\ninitial_loss_scale: 64\n"}),
                          [](const auto& half) { return half.param.name; });
 
-// Samples of 20 and 12 tokens in turn, so that first fit fills every row of 32 with two.
+// Alternating samples of 20 and 12 tokens, so that first fit fills every row of 32 with two.
 void write_pairs(const std::string& path, int pairs) {
   std::ofstream file(path);
   for (int i = 0; i < 2 * pairs; ++i) {

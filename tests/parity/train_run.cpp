@@ -51,7 +51,7 @@ void load_weights(const std::vector<Parameter*>& parameters, ParallelContext& jo
   }
 }
 
-// This rank's rows of one step, in micro-batches; labels become the token that follows.
+// Returns this rank's rows of one step, in micro-batches; labels become the next token.
 std::vector<MicroBatch> batches_of(const at::Tensor& ids, const at::Tensor& labels, int64_t micro_batches,
                                    ParallelContext& job) {
   const int64_t rows = ids.size(0) / job.layout().dp(), first = job.coordinates().dp * rows;

@@ -68,7 +68,7 @@ DataParallelOptions ddp_options(bool distributed, bool overlap) {
 
 class TrainedLikePyTorch : public ::testing::TestWithParam<Layout> {
  protected:
-  // Steps after which two ways to do the same have to have the same bits; every later one begins with these.
+  // Steps after which two equivalent configurations must be bitwise identical; every later run starts with these.
   static constexpr size_t kShort = 6;
 
   static TrainOptions options() {
@@ -96,7 +96,7 @@ TEST_P(TrainedLikePyTorch, WithFullBatches) {
   });
 }
 
-// Micro-batches with few and with many counted tokens; all ways to reduce and to update give the same bits.
+// Micro-batches with few and with many counted tokens; all ways to reduce and to update are bitwise identical.
 TEST_P(TrainedLikePyTorch, WithUnevenMicroBatchesAndTheSameBitsHoweverItIsReduced) {
   const TrainGolden golden("accumulate");
   expect_training(GetParam(), [&](ParallelContext& job) {
@@ -182,8 +182,8 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainedInAPipeline, ::testing::ValuesIn(kPipel
 INSTANTIATE_TEST_SUITE_P(Layouts, TrainedLikePyTorch, ::testing::ValuesIn(kLayouts),
                          [](const auto& test) { return std::string(test.param.name); });
 
-// Weights, activations and what is between ranks in bf16; gradients and main weights in fp32. A few steps: bf16 is slow
-// on a cpu that has none.
+// Weights, activations and transfers in bf16; gradients and main weights in fp32. A few steps: bf16 is slow on a cpu
+// without support for it.
 TEST(TrainedInBf16, EveryLossIsWithinAPercent) {
   TrainGolden golden("full_batch");
   golden.lr.resize(3);
@@ -201,8 +201,8 @@ TEST(TrainedInBf16, EveryLossIsWithinAPercent) {
   });
 }
 
-// Under context parallelism a rank counts the tokens of its own part. ROLL's version gives the number of the whole
-// sequence, and so makes gradients cp times too small: this is what that would look like, and ours is not it.
+// Under context parallelism a rank counts the tokens of its own part. ROLL's version counts those of the whole
+// sequence, which makes gradients cp times too small: this test shows that ours does not.
 TEST(TrainedWithContextParallelism, TokensOfTheWholeSequenceWouldMakeGradientsTooSmall) {
   TrainGolden golden("accumulate");
   golden.lr.resize(1);

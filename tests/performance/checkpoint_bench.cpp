@@ -77,7 +77,7 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The slowest rank's seconds.
+// Returns the seconds of the slowest rank.
 double slowest(ParallelContext& job, const std::function<void()>& body) {
   job.world_group().barrier().wait();
   const auto nanoseconds = static_cast<int64_t>(seconds_of(body) * 1e9);
@@ -94,7 +94,7 @@ int64_t bytes_in(const std::string& folder) {
   return bytes;
 }
 
-// Each rank its share, one thread, durable.
+// Writes this rank's share durably, with one thread.
 void write_plainly(const std::string& path, int64_t bytes) {
   static const std::vector<char> piece(kPiece, 'x');
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
@@ -105,7 +105,7 @@ void write_plainly(const std::string& path, int64_t bytes) {
   ::close(file);
 }
 
-// All bytes of the weights and this rank's share of the others, one thread.
+// Reads all bytes of the weights and this rank's share of the others, with one thread.
 void read_plainly(const std::string& folder, int64_t rank, int64_t world) {
   static std::vector<char> piece(kPiece);
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -134,7 +134,7 @@ class RankBench {
   Json measure() {
     const at::NoGradGuard no_grad;
     Json found;
-    // In turn: what a disk reaches changes from minute to minute.
+    // Alternating, since the throughput of a disk changes from minute to minute.
     const std::string plain = folder_ + "/plain-" + std::to_string(job_.rank());
     double save = 1e30, plain_write = 1e30;
     int64_t bytes = 0;
@@ -219,7 +219,7 @@ int run_rank(const std::string& model, const std::string& folder) {
   return 0;
 }
 
-// The last line that |command| prints, as JSON.
+// Returns the last line of |command|'s output, as JSON.
 std::optional<Json> last_line(const std::string& command) {
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return std::nullopt;

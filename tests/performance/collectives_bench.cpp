@@ -61,7 +61,7 @@ class OurRank {
   }
 
  private:
-  // |count| is the larger of the two buffers. all_reduce and broadcast are in place, as they are in torch.
+  // |count| is the larger of the two buffers. all_reduce and broadcast are in place, as in torch.
   void run(const std::string& operation, int64_t count) {
     constexpr concord_dtype kFloat = CONCORD_DTYPE_F32;
     float* send = send_.data();
@@ -119,7 +119,7 @@ int be_a_rank(int world, int rank, const std::string& id) {
 
 // --------------------------------------------------------------------------------------------------------- contestants
 
-// A process that answers lines with lines.
+// A process that replies to each line with a line.
 class Worker {
  public:
   Worker(const std::vector<std::string>& command, const std::map<std::string, std::string>& environment) {
@@ -242,7 +242,7 @@ class Contestant {
 struct Settings {
   bool json = false;
   int rounds = 5;
-  double seconds = 0.1;  // a measurement
+  double seconds = 0.1;  // per measurement
   std::string filter;
   std::string python;
   std::string program;

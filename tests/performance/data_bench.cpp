@@ -56,7 +56,7 @@ double seconds_of(const std::function<void()>& body) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// What a Python script prints, an object; an empty one if it cannot run here.
+// Returns the object that a Python script prints; an empty one if it cannot run here.
 json python_results(const std::string& words) {
   const char* const python = std::getenv("CONCORD_PYTHON");
   const std::string command = std::string(python != nullptr ? python : "python3") + " " + words + " 2>/dev/null";
@@ -106,7 +106,7 @@ double making_seconds(const std::string& prefix) {
          static_cast<double>(kBatches);
 }
 
-// The median of next() where the thread has had the time of a step to make the batch.
+// Returns the median of next() if the thread has had the time of a step to build the batch.
 double waiting_seconds(const std::string& prefix) {
   DataLoader loader(arguments_for(prefix));
   loader.next();
@@ -134,7 +134,7 @@ double build_speed(const std::string& folder) {
   return static_cast<double>(std::filesystem::file_size(input)) / seconds / (1 << 20);
 }
 
-// Beside Megatron's preprocess_data.py, in turns, with two workers each. The goal is three times its speed.
+// Compared with Megatron's preprocess_data.py, alternating, with two workers each. The goal is three times its speed.
 Row preprocess_row(const std::string& folder) {
   const json results = python_results(PREPROCESS_PEER_SCRIPT " " CONCORD_PROGRAM " " + folder + "/preprocess");
   const std::optional<double> peer = peer_of(results, "peer");

@@ -35,7 +35,7 @@ struct Row {
   std::string name;
   double ours;  // GB/s
   std::optional<double> peer;
-  std::optional<double> goal;  // of ours / peer
+  std::optional<double> goal;  // for ours / peer
 };
 
 using tests::TemporaryFolder;

@@ -1,4 +1,4 @@
-// What it costs to become part of a job: a rank's groups at any world size, initialize, a whole job of four processes.
+// The cost of joining a job: a rank's groups at any world size, initialize, a whole job of four processes.
 //
 //   init_bench [part of a row's name] [--json] [--full]      --full also asks the peer at world 2^20, which takes it a
 //   minute
@@ -27,13 +27,13 @@
 
 namespace {
 
-// Bytes that were asked for while counting.
+// Bytes that were allocated while counting.
 bool counting = false;
 size_t counted = 0;
 
 }  // namespace
 
-// Not inlined, else the compiler takes malloc and delete for a pair that does not match.
+// Not inlined, otherwise the compiler warns about a mismatch of malloc and delete.
 [[gnu::noinline]] void* operator new(size_t bytes) {
   if (counting) counted += bytes;
   void* memory = std::malloc(bytes);
@@ -62,7 +62,7 @@ struct Row {
   double ours;
   std::optional<double> peer;
   const char* unit;
-  double goal;  // at most
+  double goal;  // maximum
   std::string note;
 };
 
@@ -85,8 +85,8 @@ std::string python() {
 
 ParallelSizes sizes_of(int64_t world) { return {.world = world, .tensor = 8, .pipeline = 16}; }
 
-// All groups of one rank, with the members of those that are short enough to list; at 2^20 the data-parallel group,
-// which has 8192 of them, is among these.
+// Computes all groups of one rank, with the members of those that are short enough to list, including the data-parallel
+// group of 8192 ranks at 2^20.
 size_t own_groups(int64_t world) {
   const RankLayout layout(sizes_of(world));
   const int64_t rank = world / 3;
@@ -135,7 +135,7 @@ struct Timing {
   double first_call;
 };
 
-// One rank, in a process that has libtorch already: this one, forked.
+// Measures one rank in a process that has already loaded libtorch: a fork of this one.
 Timing time_rank(int rank, int world, int port) {
   const auto set = [](const char* name, int value) { setenv(name, std::to_string(value).c_str(), 1); };
   set("RANK", rank);
@@ -157,7 +157,7 @@ Timing time_rank(int rank, int world, int port) {
   return timing;
 }
 
-// The slowest of the ranks.
+// Returns the time of the slowest rank.
 Timing time_job(int world) {
   const int port = bench::free_port();
   int ends[2];

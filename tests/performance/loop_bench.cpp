@@ -27,13 +27,13 @@ constexpr double kShare = 0.01;  // maximum fraction of a step
 constexpr int kRepeats = 5;
 constexpr const char* kName = "training loop and loader, a step of 32 x 64 tokens";
 
-// The loss of every token is 0 and has a gradient for one small parameter: backward and the update find as little to do
-// as there can be.
+// The loss of every token is 0 and has a gradient for one small parameter: backward and the update do a minimum of
+// work.
 at::Tensor forward_nothing(ModelChunk& chunk, const at::Tensor&, const MicroBatch& batch) {
   return chunk.parameters().back().used().sum().mul(0).expand(batch.input_ids.sizes());
 }
 
-// The first run's model with one layer, 8 wide.
+// Writes the first run's model with one layer of width 8.
 std::string write_small_model(const std::string& folder, const std::string& of_first_run) {
   nlohmann::json config = nlohmann::json::parse(std::ifstream(of_first_run));
   config["num_hidden_layers"] = 1;
@@ -45,7 +45,7 @@ std::string write_small_model(const std::string& folder, const std::string& of_f
   return path;
 }
 
-// Seconds of a step: the median of some runs.
+// Returns the seconds of a step: the median of some runs.
 double step_seconds(TrainingArguments arguments, int64_t steps, const Providers& providers) {
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
   arguments.steps.max_steps = steps;

@@ -49,7 +49,7 @@ struct Step {
   double seconds, loss;
 };
 
-// The other program, which runs a step when it is asked to.
+// The other program, which runs a step on request.
 class Peer {
  public:
   Peer(const std::string& folder, const Case& c) {
@@ -93,7 +93,7 @@ class Peer {
   FILE* from_ = nullptr;
 };
 
-// As the trainer does it: gradients are cleared and added to where they stay.
+// Like the trainer: gradients are cleared and accumulated in their buffers.
 Step our_step(VirtualModels& models, DistributedDataParallel& ddp, const MicroBatch& batch) {
   const auto begin = std::chrono::steady_clock::now();
   ddp.begin_step(1);

@@ -76,8 +76,8 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// In turns, so that what disturbs the machine disturbs both; ours, peer, peer, ours, so that both as often find the
-// memory that the other has just given back.
+// Alternates, so that other load affects both; ours, peer, peer, ours, so that both equally often get the memory that
+// the other has just freed.
 Row measure(const Case& each) {
   for (int i = 0; i < 2; ++i) {
     each.ours();
@@ -94,7 +94,7 @@ Row measure(const Case& each) {
   return {each.name, median(ours), median(peer), "ms", each.goal};
 }
 
-// The most memory that libtorch's host allocator held at once while |run| ran, beyond what it held before.
+// The peak memory of libtorch's host allocator while |run| runs, beyond what it held before.
 class PeakMemory : public c10::MemoryReportingInfoBase {
  public:
   static double megabytes(const Run& run) {
@@ -154,7 +154,7 @@ Case swiglu_case() {
   return {"ops/swiglu/1024x2816", 1, both({x}, [=] { return swiglu(x); }), both({x}, theirs)};
 }
 
-// Grouped heads, as libtorch's flash attention takes them.
+// Grouped heads, in the layout of libtorch's flash attention.
 Case attention_case(const char* name, int64_t tokens, int64_t kv_heads, int64_t window, std::vector<int64_t> cuts) {
   const Tensor q = leaf({1, tokens, 16, 64}), k = leaf({1, tokens, kv_heads, 64}), v = leaf({1, tokens, kv_heads, 64});
   std::optional<Tensor> mask;
@@ -178,7 +178,7 @@ Case embedding_case() {
           both({table}, [=] { return at::embedding(table, ids); })};
 }
 
-// The weight's gradient ends in an fp32 buffer either way.
+// The weight gradient is accumulated in an fp32 buffer in both cases.
 Case linear_case() {
   const Tensor x = leaf({1024, 1024}), w = leaf({2048, 1024}), grad = at::randn({1024, 2048});
   const GradSink sink{at::zeros({2048, 1024})};
@@ -222,7 +222,7 @@ LossRuns loss_runs() {
   return {ours, theirs};
 }
 
-// Without the time of making the logits.
+// Excludes the time of computing the logits.
 Case cross_entropy_case() {
   const Tensor x = leaf({512, 32000}), labels = at::randint(32000, {512}, at::kLong);
   return {"ops/cross_entropy/512x32000", 1.5,

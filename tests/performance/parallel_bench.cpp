@@ -97,7 +97,7 @@ class Network {
     x.backward(grad_);
   }
 
-  // A number that depends on all weights: the largest gradient of the input's first token.
+  // Returns a number that depends on all weights: the largest gradient of the input's first token.
   double check() const {
     const Tensor all = sequence_parallel_ ? gather(x_.grad(), group_, 0).take() : x_.grad();
     return all.select(0, 0).abs().max().item<double>();
@@ -166,7 +166,7 @@ class Job {
     close(done_[1]);
   }
 
-  // The time of the slowest rank.
+  // Returns the time of the slowest rank.
   Answer step() {
     for (int i = 0; i < ranks_; ++i) {
       if (write(go_[1], "s", 1) != 1) fail("a rank has ended");

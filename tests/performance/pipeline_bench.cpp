@@ -42,7 +42,7 @@ constexpr int kRanks = 4;
 constexpr int kMicrobatches = 16;
 constexpr int kRounds = 3;
 constexpr double kShare = 0.05;      // seconds of a rank's layers for a forward, and for each half of a backward
-constexpr double kTolerance = 1.1;   // of the simulator's makespan
+constexpr double kTolerance = 1.1;   // relative to the simulator's makespan
 constexpr int64_t kElements = 4096;  // per transfer
 
 void sleep_for(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -91,7 +91,7 @@ struct Step {
 
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
-// What a rank does as one round of the measurement.
+// One round of the measurement on a rank.
 using Round = std::function<void(Executor&, ParallelContext&)>;
 
 void run_rank(int rank, int world, int port, const Schedule& schedule, int report, const Round& body) {
@@ -111,7 +111,7 @@ void run_rank(int rank, int world, int port, const Schedule& schedule, int repor
     all.push_back(&stages.emplace_back(kShare / schedule.vpp, stage == schedule.stages() - 1));
   }
   Executor executor(schedule, all, job);
-  for (int round = -1; round < kRounds; ++round) {  // the first is not counted
+  for (int round = -1; round < kRounds; ++round) {  // the first is a warm-up
     job.world_group().barrier().wait();
     Step step{round, now(), 0};
     body(executor, job);
@@ -126,7 +126,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Seconds of a round, from the first rank's begin to the last one's end.
+// Returns the seconds of a round, from the start of the first rank to the end of the last one.
 double measured(const Schedule& schedule, const Round& body) {
   const int port = bench::free_port();
   int ends[2];
@@ -157,8 +157,8 @@ double measured(const Schedule& schedule, const Round& body) {
 struct Row {
   std::string name;
   double ours;
-  double peer;  // the simulator's, or what waits
-  double goal;  // at most
+  double peer;  // the simulator, or the steps that wait
+  double goal;  // maximum
 };
 
 std::string name_of(const std::string& kind) {

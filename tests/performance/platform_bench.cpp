@@ -1,8 +1,8 @@
-// What the C++ face costs over the raw tables, and what opening a plugin costs over dlopen alone.
+// The cost of the C++ wrappers over the raw tables, and of opening a plugin over dlopen alone.
 //
 // Calls: loops over a plugin that does nothing (inside this program) and over the cpu plugin; rounds alternate between
-// ours and the raw call, the best round of each counts. Loading: a fresh process each time, this program started again,
-// on a copy of the plugin's file; the median counts.
+// ours and the raw call, and the best round of each counts. Loading: a new process each time, this program started
+// again, on a copy of the plugin's file; the median counts.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -30,7 +30,7 @@ struct Row {
   double ours;
   double peer;
   const char* unit;
-  double allowed;  // more than the peer
+  double allowed;  // maximum difference from the peer
 };
 
 // ----------------------------------------------------------------------------------------------------------- calls
@@ -128,7 +128,7 @@ Row layers_row(const loader::Plugin& plugin) {
 
 // --------------------------------------------------------------------------------------------------------- loading
 
-// In the fresh process: prints how many microseconds it took.
+// In the new process: prints the time in microseconds.
 int load(const std::string& how, const std::string& path) {
   const auto start = Clock::now();
   if (how == "dlopen") {

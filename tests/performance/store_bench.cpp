@@ -1,10 +1,10 @@
-// What it costs a job's store that many ranks join: threads of a few processes that do what ranks do in initialize,
-// through the same code: connect with a token, announce the process, meet the others, look up who serves the store.
+// The cost for a job's store when many ranks join: threads of a few processes that do what ranks do in initialize, with
+// the same code: connect with a token, announce the process, join the barrier, look up the server of the store.
 //
 //   store_bench [part of a row's name] [--json]      64 to 4,096 ranks; the peer is c10d's TCPStore used as
 //                                                    init_process_group does: connect, add to a counter, wait
 //
-// Descriptors: two per rank at the server; ulimit -n has to allow 10,000.
+// Descriptors: two per rank at the server; ulimit -n must allow 10,000.
 #include <malloc.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -35,11 +35,11 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeout{300};
 constexpr int kSmallest = 64;
 constexpr int kLargest = 4096;
-constexpr int kRanksPerProcess = 64;  // a process of thousands of threads would measure the kernel's lists of threads
+constexpr int kRanksPerProcess = 64;  // a process of thousands of threads would measure the kernel's thread lists
 
 struct Join {
   double seconds = 0;
-  double processor_seconds = 0;  // of ranks and server together
+  double processor_seconds = 0;  // sum over ranks and server
   double requests_per_rank = 0;
 };
 
@@ -52,7 +52,7 @@ double processor_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What the processes of a measurement share.
+// Memory shared by the processes of a measurement.
 struct Board {
   std::atomic<int> ready, joined;  // ranks
   std::atomic<bool> go;
@@ -65,7 +65,7 @@ void poll_until(const std::function<bool()>& is_true) {
   while (!is_true()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-// One process of kRanksPerProcess ranks, each of them a thread. It stays until all ranks of the job have joined.
+// One process of kRanksPerProcess ranks, each a thread. It runs until all ranks of the job have joined.
 void run_process(Board* board, int world, int first, const RankBody& rank_body) {
   std::latch start(1), end(1);
   std::vector<std::thread> ranks;
@@ -89,7 +89,7 @@ void run_process(Board* board, int world, int first, const RankBody& rank_body) 
   for (std::thread& rank : ranks) rank.join();
 }
 
-// From the moment when all ranks may start until the last of them has joined.
+// Returns the time from the start of all ranks until the last of them has joined.
 Join time_join(int world, const RankBody& rank_body) {
   void* memory = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) std::abort();

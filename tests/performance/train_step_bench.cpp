@@ -69,7 +69,7 @@ void enter_job(int rank, int port) {
   setenv("CONCORD_LOG", "warn", 1);
 }
 
-// That nine of ten take longer than: on a busy machine the median is that of what else runs.
+// Returns the first decile: on a busy machine the median measures other load.
 double best_of(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 10];
@@ -172,7 +172,7 @@ nlohmann::json measure(const Case& c) {
     keep_best(ours, time_ours(c));
     keep_best(peer, time_peer(c));
   }
-  if (!ours) std::abort();  // its ranks said why
+  if (!ours) std::abort();  // its ranks have printed why
   nlohmann::json row{{"name", c.name},   {"ours", 1 / *ours}, {"peer", nullptr}, {"unit", "steps/s"},
                      {"ratio", nullptr}, {"goal", c.goal},    {"met", nullptr}};
   if (!peer) {
@@ -191,7 +191,7 @@ nlohmann::json measure_check(const Case& c) {
     const std::optional<Times> found = run_ours(c, true);
     if (found && (!best || found->check / found->step < best->check / best->step)) best = found;
   }
-  if (!best) std::abort();  // its ranks said why
+  if (!best) std::abort();  // its ranks have printed why
   const double ours = best->check / kCheckSteps;
   return {{"name", "comparing replicas, " + c.name},
           {"ours", ours * 1e6},
@@ -219,7 +219,7 @@ std::vector<Case> cases() {
 
 int main(int argc, char** argv) {
   const auto [json, part] = concord::bench::read_options(argc, argv);
-  concord::bench::with_one_thread_a_rank(argv);  // the peer's too
+  concord::bench::with_one_thread_a_rank(argv);  // also for the peer
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
   nlohmann::json document = nlohmann::json::array();
   for (const concord::Case& c : concord::cases()) {

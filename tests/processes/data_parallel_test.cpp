@@ -1,4 +1,4 @@
-// Data parallelism and the optimizer in real processes: which gradients are reduced, when, and into what.
+// Data parallelism and the optimizer in real processes: which gradients are reduced, when, and where.
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Rank r has the samples of seed 10 + r.
+// Rank r uses the samples of seed 10 + r.
 uint64_t seed_of(const ParallelContext& job) { return 10 + static_cast<uint64_t>(job.rank()); }
 
 at::Tensor grad_of(const DistributedDataParallel& ddp, const std::string& name) {
@@ -38,7 +38,7 @@ at::Tensor grad_of(const DistributedDataParallel& ddp, const std::string& name) 
   return {};
 }
 
-// The mean over all ranks of the gradients of |micro_batches| losses each, from autograd alone, in fp32.
+// Returns the mean over all ranks of the gradients of |micro_batches| losses each, from autograd alone, in fp32.
 at::Tensor wanted_grad(size_t parameter, int64_t world, int micro_batches) {
   SmallNetwork network;
   for (int64_t rank = 0; rank < world; ++rank) {
@@ -52,8 +52,8 @@ void expect_close(const at::Tensor& got, const at::Tensor& wanted, double tolera
   EXPECT_LE(got.to(at::kFloat).sub(wanted).abs().max().item<double>(), tolerance * size) << what;
 }
 
-// Sums of at most a few hundred products: their error is far below 1e-4 of the largest; a forgotten or doubled term is
-// not.
+// Sums of at most a few hundred products: their error is far below 1e-4 of the largest, unlike a missing or duplicate
+// term.
 TEST(DataParallel, GradientsAreTheMeanOverRanksHoweverTheyArrive) {
   expect_job(2, {}, [](ParallelContext& job) {
     const std::vector<std::string> names{"w1", "b1", "norm", "w2"};
@@ -92,7 +92,7 @@ TEST(DataParallel, GradientsAreTheMeanOverRanksHoweverTheyArrive) {
   });
 }
 
-// Calls that the dp_cp group has made.
+// Returns the number of calls of the dp_cp group.
 int64_t calls_made(ParallelContext& job) {
   int64_t made = 0;
   for (const GroupPosition& position : job.flight_recorder().positions()) made += position.made;
@@ -301,8 +301,8 @@ TEST(Optimizers, ShardsOverlapAndOffloadDoNotChangeABit) {
   });
 }
 
-// 3 elements cut over tp (6 in all), a norm of 2 that both tp ranks hold, an embedding of 5 on both stages, one of 4
-// cut over tp on each stage; all gradients 2, so the norm is 2 sqrt(count).
+// 3 elements split over tp (6 in total), a norm of 2 that both tp ranks hold, an embedding of 5 on both stages, one of
+// 4 split over tp on each stage; all gradients are 2, so the norm is 2 sqrt(count).
 TEST(Optimizers, TheNormCountsEveryElementOnce) {
   for (const int dp : {1, 2}) {
     expect_job(4 * dp, {.tensor_model_parallel_size = 2, .pipeline_model_parallel_size = 2}, [&](ParallelContext& job) {
@@ -321,7 +321,7 @@ TEST(Optimizers, TheNormCountsEveryElementOnce) {
         ddp.flush_grads();
         for (const GradBuffer* buffer : ddp.buffers()) buffer->grads().fill_(2);
         const StepResult result = optimizer.step({.lr = 0});
-        const double counted = 2 * 2 * 3 + 2 * 2 + 2 * 5;  // tp x pp x cut, pp x norm, tp x embedding
+        const double counted = 2 * 2 * 3 + 2 * 2 + 2 * 5;  // tp x pp x split, pp x norm, tp x embedding
         EXPECT_NEAR(result.grad_norm, 2 * std::sqrt(counted), 1e-5) << shards;
         EXPECT_EQ(result.zeros, 0);
         ddp.begin_step(1);
@@ -342,7 +342,7 @@ TEST(Optimizers, AnOverflowOnOneRankSkipsTheStepOnAll) {
       ddp.begin_step(1);
       network.loss(1).backward();
       ddp.finish_grad_sync();
-      // After the reduction, at the buffer's end: rank 0 does not own it or, without shards, does not look at it.
+      // After the reduction, at the buffer's end: rank 0 does not own it or, without shards, does not check it.
       if (job.rank() == 1) grad_of(ddp, "w1").flatten()[-1].fill_(INFINITY);
       const StepResult result = optimizer.step({.lr = 1});
       EXPECT_FALSE(result.updated) << shards;
@@ -371,7 +371,7 @@ TEST(Optimizers, TheLossScaleIsDividedOut) {
       return std::pair(result.grad_norm, ddp.buffers()[0]->values().clone());
     };
     const auto [norm, values] = run(1);
-    const auto [scaled_norm, scaled_values] = run(65536);  // a power of two: the same bits
+    const auto [scaled_norm, scaled_values] = run(65536);  // a power of two: bitwise identical
     EXPECT_FLOAT_EQ(static_cast<float>(norm), static_cast<float>(scaled_norm));
     EXPECT_LE(values.sub(scaled_values).abs().max().item<double>(), 1e-6);
   });
@@ -450,7 +450,7 @@ std::vector<OptimizerState> states_in(const std::string& folder, int world) {
   return states;
 }
 
-// Saved by two ranks with shards, loaded by three with other shards and by one without, then saved again.
+// Saved by two ranks with shards, loaded by three with different shards and by one without, then saved again.
 TEST(Optimizers, StateMovesToAnyLayoutUnderItsGlobalNames) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     const TemporaryFolder folder;
@@ -495,7 +495,7 @@ TEST(Optimizers, StateMovesToAnyLayoutUnderItsGlobalNames) {
   }
 }
 
-// The ranks of a machine write all of it alone, whatever those of another one do.
+// The ranks of a machine write the whole state alone, whatever those of another machine do.
 TEST(Optimizers, StateIsWrittenWholeOnEachMachine) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     const TemporaryFolder folder;
@@ -522,7 +522,7 @@ TEST(Optimizers, StateIsWrittenWholeOnEachMachine) {
   }
 }
 
-// Each rank has all of the state, or its shard of it: in both cases the ranks together read the files once.
+// Each rank holds all of the state, or its shard: in both cases the ranks together read the files once.
 TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
   for (const auto type : {at::kFloat, at::kBFloat16}) {
     for (const bool is_sharded : {false, true}) {
@@ -537,7 +537,7 @@ TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
         network.loss(seed_of(job)).backward();
         finalize_grads(ddp);
         optimizer.step({.lr = 1e-2});
-        HfSaveOptions save{.with_config = false, .chunk_bytes = 100};  // no multiple of a row
+        HfSaveOptions save{.with_config = false, .chunk_bytes = 100};  // not a multiple of a row
         save.more.push_back(saved_tensors(optimizer));
         SaveJob(folder.path() + "/c", network.parameters(), job, save, SaveJob::Source::live).wait();
 
@@ -547,7 +547,7 @@ TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
         add(expected, optimizer.state());
         add(found, loaded.state());
         EXPECT_TRUE(found == expected);
-        for (size_t i = 0; type == at::kBFloat16 && i < 4; ++i) {  // follow the main weights
+        for (size_t i = 0; type == at::kBFloat16 && i < 4; ++i) {  // they follow the main weights
           EXPECT_TRUE(network.parameters()[i]->value.equal(other.parameters()[i]->value)) << i;
         }
         const int64_t values = (24 * 24 + 24 + 24 + 3 * 24) * (type == at::kFloat ? 2 : 3);

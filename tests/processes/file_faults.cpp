@@ -103,7 +103,7 @@ std::string path_at(int folder, const char* path) {
   return (folder == AT_FDCWD ? link_target("/proc/self/cwd") : path_of(folder)) + "/" + path;
 }
 
-// One call that is being made.
+// One intercepted call.
 class Call {
  public:
   Call(const char* kind, const char* name, std::string path) : name_(name), path_(std::move(path)) {
@@ -119,20 +119,20 @@ class Call {
     if (struck_ && s.action == Action::kill && random() % 3 == 0) send_signal();
   }
 
-  // The error to return instead of making the call; 0 if there is none.
+  // Returns the error to return instead of making the call; 0 if none.
   int error() const {
     if (!struck_) return 0;
     const Action action = settings().action;
     if (action == Action::no_space || action == Action::no_space_once) return ENOSPC;
     return action == Action::io_error ? EIO : 0;
   }
-  // How many of |bytes| to write.
+  // Returns how many of |bytes| to write.
   size_t part(size_t bytes) const {
     const bool cuts = number_ > 0 && (settings().action == Action::short_writes ||
                                       (struck_ && settings().action == Action::kill && random() % 3 == 1));
     return cuts && bytes > 1 ? 1 + random() / 3 % bytes : bytes;
   }
-  // The call was made.
+  // Call after the intercepted call has returned.
   void finish(const std::string& detail = "") {
     const int saved = errno;
     if (struck_ && settings().action == Action::kill && random() % 3 != 0) send_signal();
@@ -140,7 +140,7 @@ class Call {
     errno = saved;
   }
 
-  // By system calls: this is inside of what others intercept, too.
+  // Uses system calls directly, since other libraries may intercept libc too.
   void log(const std::string& detail) const {
     if (!watched_ || settings().log.empty()) return;
     const std::string line =
@@ -166,7 +166,7 @@ class Call {
   int64_t number_ = 0;  // 0: not counted
 };
 
-// Makes |call|, unless it is to fail.
+// Makes |call|, unless it should fail.
 template <class Body>
 auto made(Call call, Body body, const std::string& detail = "") -> decltype(body()) {
   if (const int error = call.error()) {
@@ -195,7 +195,7 @@ ssize_t made_write(int fd, size_t bytes, Body body) {
   return made(std::move(call), [&] { return body(part); }, std::to_string(part));
 }
 
-// The first part of the pieces, as one that is cut short writes them.
+// Writes the first part of the pieces, like a short write.
 template <class Body>
 ssize_t made_writev(int fd, const iovec* pieces, int count, Body body) {
   size_t bytes = 0;
@@ -265,7 +265,7 @@ int __openat64_2(int folder, const char* path, int flags) { return openat64(fold
 
 int creat(const char* path, mode_t mode) { return open(path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
 
-// Streams of libstdc++ open with it, and write with write() and writev().
+// libstdc++'s streams open files with it, and write with write() and writev().
 #define DEFINE_FOPEN(name)                                                              \
   FILE* name(const char* path, const char* mode) {                                      \
     REAL(name);                                                                         \
@@ -323,7 +323,7 @@ int fallocate64(int fd, int mode, off64_t place, off64_t bytes) {
   REAL(fallocate64);
   return made({"allocate", "fallocate", path_of(fd)}, [&] { return real(fd, mode, place, bytes); });
 }
-// Returns its error.
+// Returns an error code instead of setting errno.
 int posix_fallocate(int fd, off_t place, off_t bytes) {
   REAL(posix_fallocate);
   const int code = made({"allocate", "fallocate", path_of(fd)}, [&] { return real(fd, place, bytes); });
@@ -356,7 +356,7 @@ int renameat(int from_folder, const char* from, int to_folder, const char* to) n
 int renameat2(int from_folder, const char* from, int to_folder, const char* to, unsigned flags) noexcept {
   return made_rename(from_folder, from, to_folder, to, flags == 0 ? "rename" : "exchange", rename_by_kernel, flags);
 }
-// All calls have at most six arguments; that there are fewer does not matter to the kernel.
+// All calls have at most six arguments; the kernel ignores the others.
 long syscall(long number, ...) noexcept {
   va_list list;
   va_start(list, number);

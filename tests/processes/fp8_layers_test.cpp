@@ -1,4 +1,4 @@
-// The history of delayed scaling: the largest values of an FP8 layer over all ranks that have it.
+// The history of delayed scaling: amax of an FP8 layer over all ranks that hold it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kRanks = 3, kLayers = 2, kTensors = 3, kSteps = 2;
 
-// The largest value that |rank| sees of a tensor in a step. Which rank has the largest differs from tensor to tensor.
+// Returns the amax of a tensor on |rank| in a step. The rank with the largest one differs from tensor to tensor.
 float seen_by(int64_t rank, int64_t step, int64_t layer, int64_t tensor) {
   return static_cast<float>(1 + (4 * rank + 7 * step + 5 * layer + 3 * tensor) % 11);
 }
@@ -42,7 +42,7 @@ struct Remembered {
       }
     }
   }
-  // Expects the history of |steps|, the newest first, and the largest of it as what scales come from.
+  // Expects the history of |steps|, the latest first, and its maximum as the amax for scales.
   void expect(const std::vector<int64_t>& steps) {
     const at::Tensor history = layers.saved(true).parts.at(0).values.view({kLayers, kSteps, kTensors});
     for (int64_t i = 0; i < kLayers; ++i) {
@@ -71,13 +71,13 @@ TEST(Fp8Layers, RememberTheLargestValuesOfAllRanks) {
       own.layers.end_step(true, group);
       own.expect(step == 0 ? std::vector<int64_t>{0} : std::vector{step, step - 1});
     }
-    own.see(rank, 3, 100);  // a step that was skipped
+    own.see(rank, 3, 100);  // a skipped step
     own.layers.end_step(false, group);
     own.expect({2, 1});
   });
 }
 
-// A rank that saw a NaN makes all of them keep the largest value so far.
+// A rank with a NaN makes all ranks keep the previous maximum.
 TEST(Fp8Layers, RememberNothingThatIsNotFinite) {
   expect_job(2, {}, [](ParallelContext& job) {
     ProcessGroup& group = job.group(GroupKind::tp_dp_cp);

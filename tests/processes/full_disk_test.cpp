@@ -1,5 +1,5 @@
-// A disk that fills up in the middle of a run: a small file system of the test's own. What is there afterwards is
-// whole, and the program says which file it was.
+// A disk that fills up in the middle of a run: a small file system for the test. The remaining files are complete, and
+// the program reports the file that failed.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -18,10 +18,10 @@ constexpr int kNoFileSystem = 77;
 class FullDisk : public Train {
  protected:
   std::string disk() const { return path("disk"); }
-  // What was on the disk when the program had ended.
+  // Returns a copy of the disk's content after the program has exited.
   std::string left() const { return path("left"); }
 
-  // Runs |command| where disk() has |kibibytes| of space. Its exit code.
+  // Runs |command| with |kibibytes| of space on disk(). Returns its exit code.
   int run(int kibibytes, const std::vector<std::string>& command) {
     fs::create_directory(disk());
     std::string script = "mount -t tmpfs -o size=" + std::to_string(kibibytes) + "k none " + disk() + " || exit " +
@@ -40,7 +40,7 @@ class FullDisk : public Train {
     command.insert(command.end(), {"--output_dir", disk() + "/out"});
     return run(kibibytes, command);
   }
-  // Names below left(), those of half-written things among them.
+  // Returns the names below left(), including those of partial files.
   std::vector<std::string> names() const {
     std::vector<std::string> found;
     for (const auto& entry : fs::recursive_directory_iterator(left())) {

@@ -40,14 +40,14 @@ SampleParameters parameters_of(const ParallelContext& job, at::ScalarType type =
   return {stage_specs(job.coordinates().pp, job.layout().pp()), shard_place(job.layout(), job.rank()), type};
 }
 
-// Name -> bytes of all files.
+// Returns the content of all files, by name.
 std::map<std::string, std::string> files_of(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename()] = read_file(entry.path());
   return files;
 }
 
-// A job loads |from| and saves |to|.
+// Runs a job that loads |from| and saves |to|.
 void pass_on(int world, const InitializeArgs& args, const std::string& from, const std::string& to,
              const HfSaveOptions& options, at::ScalarType type = at::kFloat) {
   expect_job(world, args, [&](ParallelContext& job) {
@@ -111,9 +111,9 @@ const SharingJob kSharingJobs[] = {
     {4, {.pipeline_model_parallel_size = 2}},
     {4, {.expert_model_parallel_size = 2}},
     {4, {.tensor_model_parallel_size = 2, .expert_model_parallel_size = 2, .expert_tensor_parallel_size = 1}},
-    {2, {.tensor_model_parallel_size = 2}}};  // nobody to share with
+    {2, {.tensor_model_parallel_size = 2}}};  // no replicas to share with
 
-// Bytes of fp32 that a rank has to read if each that it has in common with a data-parallel group is read once there.
+// Returns the bytes of fp32 that a rank has to read if each byte that its data-parallel group shares is read once.
 double fair_bytes(const SampleParameters& sample, const ParallelContext& job) {
   double bytes = 0;
   for (const Parameter* parameter : sample.list) {
@@ -148,7 +148,7 @@ TEST(HfWeightsShared, EveryByteIsReadOncePerDataParallelGroupAndArrivesEverywher
   }
 }
 
-// As the kernel counts them: what each process has asked it for.
+// Returns the bytes that this process has read, as counted by the kernel.
 int64_t bytes_of_reads() {
   std::ifstream file("/proc/self/io");
   std::string name;
@@ -232,7 +232,7 @@ TEST(HfWeightsSave, CarriesTokenizerAndConfigsOver) {
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
                            "merges.txt", "model.safetensors", "README.md", "pytorch_model.bin"})
     write_file(source + "/" + name, name);
-  std::string long_text;  // copied in several pieces of 1 MiB, none of which is like another
+  std::string long_text;  // copied in several different pieces of 1 MiB
   for (int i = 0; i < 3'000'000; ++i) long_text += static_cast<char>('a' + i % 23);
   write_file(source + "/tokenizer.model", long_text);
   chmod((source + "/tokenizer.json").c_str(), 0400);
@@ -255,7 +255,7 @@ TEST(HfWeightsSave, CarriesTokenizerAndConfigsOver) {
 TEST(HfWeightsSave, ReplacesAFolderOnlyWhereItIsAsked) {
   const TemporaryFolder folder;
   const std::string target = folder.path() + "/model";
-  fs::create_directory(target);  // an empty one may be filled
+  fs::create_directory(target);  // an empty folder may be filled
   expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
     const SampleParameters sample = parameters_of(job);
     save_hf_weights(target, sample.list, job, {.config_json = "old"});
@@ -280,7 +280,7 @@ TEST(HfWeightsSave, LeavesNothingWhereOneRankFails) {
   fs::create_directory(target);
   write_file(target + "/config.json", "old");
   expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
-    if (job.rank() == 1) fs::current_path("/");  // a relative folder: rank 1 does not see what rank 0 makes
+    if (job.rank() == 1) fs::current_path("/");  // a relative folder: rank 1 does not see rank 0's
     if (job.rank() == 0) fs::current_path(folder.path());
     const SampleParameters sample = parameters_of(job);
     const std::string words =
@@ -373,7 +373,7 @@ TEST(SaveJob, WritesAWholeFolderOnEachMachine) {
 TEST(SaveJob, AnErrorInTheBackgroundReachesAllRanks) {
   const TemporaryFolder folder;
   expect_job(2, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
-    if (job.rank() == 1) {  // no file of it may grow beyond this
+    if (job.rank() == 1) {  // limits the size of its files
       signal(SIGXFSZ, SIG_IGN);
       const rlimit limit{64, 64};
       ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
@@ -420,7 +420,7 @@ TEST(SaveJob, RefusesWhatHasNotChangedAlthoughItShouldHave) {
 
 // ------------------------------------------------------------------------------------------- ranks that are lost
 
-// What happens to one rank, and where: before the save, or in the reduction at the end of one of its steps.
+// A fault of one rank, and its position: before the save, or in the reduction at the end of one of its steps.
 struct Fault {
   int rank;
   int signal;
@@ -444,7 +444,7 @@ int64_t calls_made(ParallelContext& job) {
   return made;
 }
 
-// The rank that the fault is for: stays in its reduction until the signal comes.
+// Runs on the faulty rank: stays in its reduction until the signal arrives.
 void meet_the_fault(const Fault& fault, const std::string& target, ParallelContext& job) {
   if (fault.reduction == 0) kill(getpid(), fault.signal);
   std::thread([&] {
@@ -529,7 +529,7 @@ TEST(HfWeightsSave, ARankThatStopsAtAnyStepEndsItForTheOthers) { expect_saves_th
 
 // ---------------------------------------------------------------------------------------------- others at the store
 
-// A third process without the job's token attacks the store as long as the job serves it.
+// A third process without the job's token attacks the store while the job serves it.
 TEST(HfWeightsSave, AStrangerAtTheStoreHasNoSay) {
   const TemporaryFolder folder;
   const std::string target = folder.path() + "/model";
@@ -554,7 +554,7 @@ TEST(HfWeightsSave, AStrangerAtTheStoreHasNoSay) {
   EXPECT_TRUE(files_of(target) == files_of(folder.path() + "/expected"));
 }
 
-// A local store that knows which keys it has.
+// A local store that lists its keys.
 class ListedStore : public Store {
  public:
   void set(const std::string& key, std::string_view value) override {

@@ -30,13 +30,13 @@ Tensor whole_numbers(std::vector<int64_t> shape, uint64_t seed) {
   return here(sample(std::move(shape), seed).mul(8).floor().to(at::kFloat));
 }
 
-// The tokens that |rank| has in |trial|, and what it does with them. Ranks without tokens, experts without tokens, and
-// one expert that has all of them are among the trials.
+// The tokens of |rank| in |trial|, and their routing. Some trials have ranks without tokens, experts without tokens, or
+// one expert with all of them.
 struct RoutedTokens {
   Tensor x;        // [tokens, h]
   Tensor experts;  // [tokens, k]
   Tensor weights;  // [tokens, k]
-  Tensor grad;     // of the result
+  Tensor grad;     // gradient of the result
 };
 
 RoutedTokens routed_tokens(uint64_t trial, int64_t rank) {
@@ -97,7 +97,7 @@ TEST(MoeDispatch, RoutingsGiveExactlyWhatOneRankComputes) {
   });
 }
 
-// |x| as it is; |run| is called when its gradient is.
+// Returns |x|; |run| is called when its gradient is computed.
 Tensor when_differentiated(const Tensor& x, std::function<void()> run) {
   return ops::differentiable(
       "a call in backward", {x}, [&] { return ops::Forward{x.clone(), {}}; },
@@ -107,8 +107,8 @@ Tensor when_differentiated(const Tensor& x, std::function<void()> run) {
       });
 }
 
-// Rank 1 begins an exchange only after rank 0, which has begun before, has gone on to the work in between, in forward
-// and in backward: if rank 0 waited for its rows first, the two would wait for each other until the time is over.
+// Rank 1 starts an exchange only after rank 0, which has started before, has reached the work in between, in forward
+// and in backward: if rank 0 waited for its rows first, the two would wait for each other until the timeout.
 TEST(MoeDispatch, WorkInBetweenRunsWhileRowsAreUnderWay) {
   const std::vector<int64_t> two{2, 2};
   expect_job(2, {.expert_model_parallel_size = 2, .ddp_timeout = 30}, [&](ParallelContext& job) {
@@ -145,7 +145,7 @@ ModelConfig small_config() {
   return config;
 }
 
-// A layer of experts with weights of the shard at |place|, on groups of any kind.
+// A layer of experts with the weights of the shard at |place|, on groups of any kind.
 struct SmallLayer {
   std::map<std::string, Parameter> parameters;
   LayerContext context;
@@ -189,7 +189,7 @@ SmallLayer small_layer(ParallelContext& job) {
 
 double difference(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }
 
-// Data-parallel ranks whose micro-batches are of different lengths, and that share an expert's inner size.
+// Data-parallel ranks whose micro-batches have different lengths, and that shard an expert's inner size.
 TEST(MoeDispatch, RanksWithDifferentNumbersOfTokensShareTheInnerSizeOfExperts) {
   for (const auto& [ep, etp] : {std::pair<int64_t, int64_t>{1, 4}, {2, 2}}) {
     SCOPED_TRACE(etp);
@@ -208,7 +208,7 @@ TEST(MoeDispatch, RanksWithDifferentNumbersOfTokensShareTheInnerSizeOfExperts) {
         EXPECT_LT(difference(y, wanted_y), 1e-14);
         EXPECT_LT(difference(dx, wanted_dx), 1e-14);
       }
-      // The router's gradient is that of own tokens, an expert's that of all ranks' tokens.
+      // The router's gradient covers this rank's tokens, an expert's those of all ranks.
       const Tensor of_router = layer.parameters["router.weight"].value.grad();
       job.world_group().all_reduce(of_router).wait();
       EXPECT_LT(difference(of_router, whole.parameters["router.weight"].value.grad()), 1e-13);
@@ -221,7 +221,7 @@ TEST(MoeDispatch, RanksWithDifferentNumbersOfTokensShareTheInnerSizeOfExperts) {
   }
 }
 
-// Experts that are full, partly filled and empty, on ranks of which each has another capacity.
+// Experts that are full, partly filled and empty, on ranks with different capacities.
 TEST(MoeDispatch, RowsThatArePaddedToTheCapacityOfExpertsGiveTheSame) {
   for (const auto& [ep, etp] : {std::pair<int64_t, int64_t>{1, 1}, {4, 1}, {1, 4}, {2, 2}}) {
     SCOPED_TRACE(ep);

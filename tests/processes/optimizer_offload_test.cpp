@@ -1,5 +1,5 @@
-// Optimizers that work on a piece at a time: state in the host's memory, and Muon's whole matrices. The bits do not
-// depend on the size of a piece.
+// Optimizers that process one piece at a time: state in host memory, and Muon's whole matrices. The results are bitwise
+// independent of the size of a piece.
 #include <ATen/core/grad_mode.h>
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -86,7 +86,7 @@ TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
   }
 }
 
-// The state of the 696 fp32 elements of the network, shared between two ranks: gradients, main weights and two moments.
+// The state of the 696 fp32 elements of the network, sharded over two ranks: gradients, main weights and two moments.
 TEST(OffloadedOptimizer, IsRefusedOnAllRanksIfTheMachineHasTooLittleMemoryForAllOfThem) {
   const auto set_limit = [](double bytes) {
     ::setenv("CONCORD_HOST_MEMORY", fmt::format("{:.17g}", bytes / (1 << 30)).c_str(), 1);
@@ -95,7 +95,7 @@ TEST(OffloadedOptimizer, IsRefusedOnAllRanksIfTheMachineHasTooLittleMemoryForAll
     constexpr double kBytes = 696 * 4 * sizeof(float);
     set_limit(kBytes);
     Training fits(job, at::kFloat, offloaded(1));
-    set_limit(kBytes - 1);  // each rank's half alone fits
+    set_limit(kBytes - 1);  // each rank's half fits by itself
     EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); },
                 ThrowsMessage<ConfigError>(AllOf(HasSubstr("(11136 bytes)"), HasSubstr("for 2 ranks"),
                                                  HasSubstr("(11135 bytes) are available"),

@@ -33,7 +33,7 @@ struct Case {
   bool extras = false;  // a cap and sinks
 };
 
-constexpr int64_t kSize = 6;  // of a head
+constexpr int64_t kSize = 6;  // head size
 
 bool is_packed(const Case& c) { return c.lengths.size() > 1; }
 int64_t tokens_of(const Case& c) { return std::accumulate(c.lengths.begin(), c.lengths.end(), int64_t{0}); }
@@ -104,7 +104,7 @@ void check(ParallelContext& job, const Case& c, Attend attend) {
   AttentionOutcome got = run(own, here(mine(grad)), [&](const auto& leaves) {
     return attend(leaves[0], leaves[1], leaves[2], group, with(leaves), cuts);
   });
-  if (c.extras) {  // each rank's is of its own queries
+  if (c.extras) {  // each rank's gradient covers its own queries
     const at::Tensor all = gather(got.parts[4].to(at::kDouble).unsqueeze(0), group, 0).take();
     got.parts[4] = all.sum(0).to(c.type);
   }

@@ -1,8 +1,8 @@
-// Dropout in a network under tensor parallelism, in real processes: what is cut over the ranks draws from the
-// model-parallel stream, different on each of them, what is whole from the default one, the same on all. Data-parallel
-// ranks draw the same numbers. The network is y = dropout(row(dropout(column(x)))).
+// Dropout in a network under tensor parallelism, in real processes: sharded tensors draw from the model-parallel
+// stream, different on each rank, replicated ones from the default stream, the same on all. Data-parallel ranks draw
+// the same numbers. The network is y = dropout(row(dropout(column(x)))).
 //
-// The reference has no random numbers: it multiplies the whole network, in fp64 on one rank, with the masks that the
+// The reference has no random numbers: it multiplies the whole network, in fp64 on one rank, by the masks that the
 // ranks drew. Everything is a sum of products, so the bound is (number of roundings) x (unit roundoff) x (magnitudes).
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
@@ -19,13 +19,13 @@ namespace concord::tests {
 namespace {
 
 constexpr int64_t kTokens = 24, kIn = 20, kMiddle = 32, kOut = 16;
-constexpr double kInnerShare = 0.25, kOuterShare = 0.5;  // that is dropped
+constexpr double kInnerShare = 0.25, kOuterShare = 0.5;  // dropped fractions
 
 struct NetworkOutcome {
   at::Tensor y, x, w1, w2;  // the result, then gradients; gathered over the tensor-parallel group, on the cpu
 };
 
-// What a rank dropped: 0 where it did.
+// The dropout masks of a rank: 0 for dropped elements.
 struct Masks {
   at::Tensor inner;  // [tokens, hidden / n]: this rank's features
   at::Tensor outer;  // [tokens, out], or this rank's tokens under sequence parallelism
@@ -41,7 +41,7 @@ class Network {
         w1_(leaf(own_part(sample({kMiddle, kIn}, 2), group_, 0))),
         w2_(leaf(own_part(sample({kOut, kMiddle}, 3), group_, 1))) {}
 
-  // The masks that the next run draws, by dropping from ones. The streams are where they were afterwards.
+  // Returns the masks of the next run, by dropping from ones. The streams are reset afterwards.
   Masks masks() {
     const auto replay = job_.rng().replay(job_.rng().save());
     const at::Tensor inner = dropped(here(at::ones({kTokens, w1_.size(0)}, at::kDouble)), kInnerShare, true);
@@ -71,7 +71,7 @@ class Network {
   static at::Tensor leaf(const at::Tensor& x) { return here(x).contiguous().clone().requires_grad_(true); }
   at::Tensor own_tokens(const at::Tensor& x) const { return sequence_parallel_ ? own_part(x, group_, 0) : x; }
 
-  // |own|: each rank has other elements, so each draws other numbers.
+  // |own|: each rank has different elements, so each draws different numbers.
   at::Tensor dropped(const at::Tensor& x, double p, bool own) {
     const auto scope = job_.rng().fork(own ? kModelParallelRng : kDefaultRng);
     return dropout(x, p, job_.rng().current());
@@ -83,7 +83,8 @@ class Network {
   at::Tensor x_, w1_, w2_;
 };
 
-// The whole network with given factors in place of dropout. With |magnitudes| every number is its absolute value.
+// The whole network with given factors instead of dropout. With |magnitudes| every number is replaced by its absolute
+// value.
 NetworkOutcome reference(const at::Tensor& inner, const at::Tensor& outer, bool magnitudes) {
   const auto leaf = [&](const at::Tensor& x) { return (magnitudes ? x.abs() : x.clone()).requires_grad_(true); };
   const at::Tensor x = leaf(sample({kTokens, kIn}, 1)), w1 = leaf(sample({kMiddle, kIn}, 2)),
@@ -95,7 +96,7 @@ NetworkOutcome reference(const at::Tensor& inner, const at::Tensor& outer, bool 
 }
 
 void expect_within(const char* what, const at::Tensor& got, const at::Tensor& wanted, const at::Tensor& magnitude) {
-  // Any summand is rounded at most once for each term of the sums that it passes, and once more for each product.
+  // Any summand is rounded at most once for each term of the sums that contain it, and once more for each product.
   const double unit = 2.0 * static_cast<double>(kIn + kMiddle + kOut + kTokens + 8) * rounding_of(at::kDouble);
   EXPECT_TRUE(got.sub(wanted).abs().le(magnitude.mul(unit)).all().item<bool>())
       << what << " is off by " << got.sub(wanted).abs().max().item<double>();
@@ -103,7 +104,7 @@ void expect_within(const char* what, const at::Tensor& got, const at::Tensor& wa
 
 double share_of_zeros(const at::Tensor& mask) { return mask.eq(0).to(at::kDouble).mean().item<double>(); }
 
-// All ranks' |mask| of |group|, one after the other.
+// Returns the |mask| of all ranks of |group|.
 std::vector<at::Tensor> of_all_ranks(const at::Tensor& mask, ProcessGroup& group) {
   return gather(mask.unsqueeze(0), group, 0).take().cpu().unbind(0);
 }
@@ -122,7 +123,7 @@ TEST_P(ParallelDropout, DiffersOverTensorParallelRanksWhereTheirElementsDoAndNev
     const auto outer = of_all_ranks(masks.outer, job.group(GroupKind::tp));
     EXPECT_FALSE(inner.at(0).equal(inner.at(1)));
     EXPECT_EQ(outer.at(0).equal(outer.at(1)), !sequence_parallel);
-    // Within five standard deviations of the share: of 384 and of 192 or more independent draws.
+    // Within five standard deviations of the probability: 384, and 192 or more, independent draws.
     EXPECT_NEAR(share_of_zeros(inner[0]), kInnerShare, 0.12);
     EXPECT_NEAR(share_of_zeros(outer[0]), kOuterShare, 0.2);
     // Independent, not only different: both drop an element as often as expected by chance.
@@ -161,7 +162,7 @@ TEST_P(ParallelDropout, IsReplayedBitForBitByRecomputation) {
     EXPECT_TRUE(again.w1.equal(plain.w1));
     EXPECT_TRUE(again.w2.equal(plain.w2));
     const NetworkOutcome next = Network(job, GetParam()).run(true);
-    EXPECT_FALSE(next.y.equal(plain.y));  // another step drops others
+    EXPECT_FALSE(next.y.equal(plain.y));  // another step drops different elements
   });
 }
 

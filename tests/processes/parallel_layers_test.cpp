@@ -68,7 +68,7 @@ struct Setting {
   at::ScalarType type;
   bool sinks;
   int64_t pieces;
-  bool put_off = false;  // weight gradients, until backward is over
+  bool put_off = false;  // weight gradients run after backward
 };
 
 // Like whole(), sharded over the ranks of a group; gathers the results.
@@ -114,8 +114,8 @@ void check_network(ProcessGroup& group, const Setting& setting) {
   Outcome wanted = reference(whole, grad, false);
   Outcome magnitudes = reference(whole, grad, true);
   Outcome got = cut(group, whole, grad, setting);
-  // Roundings on the way of any summand: the longest sums are over all tokens; in the tensors' own type each tensor in
-  // between is rounded once, and a sum over ranks once a rank. Twice for fp64, whose reference is rounded as well.
+  // Roundings of any summand: the longest sums are over all tokens; in the tensors' own type each intermediate tensor
+  // is rounded once, and a sum over ranks once per rank. Twice for fp64, whose reference is rounded as well.
   const double sums = static_cast<double>(kIn + kHidden + kOut + kTokens * kBatch);
   const double tensors = 6 + 2.0 * static_cast<double>(group.size());
   const double unit = 2 * (sums * sum_rounding_of(setting.type) + tensors * rounding_of(setting.type));
@@ -155,12 +155,12 @@ TEST(ParallelLayersTogether, TensorAndDataParallelGroupsOfOneJobDoNotMix) {
 // parallelism.
 TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) {
   expect_job(4, {.tensor_model_parallel_size = 4}, [](ParallelContext& job) {
-    if (!job.torch_device().is_cpu()) return;  // the meter sees the memory of the host
+    if (!job.torch_device().is_cpu()) return;  // the meter measures host memory
     ProcessGroup& group = job.group(GroupKind::tp);
     constexpr int64_t kMany = 4096, kFeatures = 32;
     const at::Tensor w1 = at::zeros({kFeatures / 4, kFeatures}).requires_grad_(true);
     const at::Tensor w2 = at::zeros({kFeatures, kFeatures / 4}).requires_grad_(true);
-    // The meter sees this thread only: what a group's own thread lets go of last stays counted. So the least of some.
+    // The meter sees only this thread: memory that a group's own thread frees last stays counted. So the minimum of some.
     constexpr int kAttempts = 8;
     int64_t held = std::numeric_limits<int64_t>::max();
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -180,14 +180,14 @@ TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) 
       held = std::min(held, static_cast<int64_t>(meter->held));
       later.run_all();
     }
-    // x and the gradient of y by shares; h and its gradient, of which each rank has its own features.
+    // x and the gradient of y by tokens; h and its gradient, of which each rank holds its own features.
     const int64_t share = kMany / 4 * kFeatures * 4, own = kMany * (kFeatures / 4) * 4;
     EXPECT_LE(held, 2 * share + 2 * own);
     EXPECT_GE(held, share + own) << "the meter sees nothing";
   });
 }
 
-// The harness sees what it is for: without the reduction of copy_to_region the gradient lacks the other rank's summand.
+// The harness detects a missing reduction: without that of copy_to_region the gradient lacks the other rank's summand.
 TEST(ParallelLayersTogether, AForgottenReductionIsFarOutsideOfTheBound) {
   expect_job(2, {.tensor_model_parallel_size = 2}, [](ParallelContext& job) {
     ProcessGroup& group = job.group(GroupKind::tp);

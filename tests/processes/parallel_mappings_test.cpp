@@ -36,7 +36,7 @@ at::Tensor sum_of_all(const ProcessGroup& group) {
   return sum;
 }
 
-// What a mapping made of |x|, and what came back for the gradient |g| of that.
+// The output of a mapping for |x|, and its gradient for the output gradient |g|.
 struct Result {
   at::Tensor y;
   at::Tensor dx;

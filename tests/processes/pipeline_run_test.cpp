@@ -112,7 +112,7 @@ TEST(PipelineRun, ReductionsBeginWhenAllGradientsAreThere) {
   });
 }
 
-// A stage that does not know what comes.
+// A stage that does not know the shape of its input.
 class UnknowingStage : public ToyStage {
  public:
   using ToyStage::ToyStage;
@@ -208,7 +208,7 @@ TEST(PipelineRun, AWeightGradientIsThatOfItsMicroBatch) {
   });
 }
 
-// Keeps an eye on what it returned.
+// Records the lifetime of its outputs.
 class WatchedStage : public ToyStage {
  public:
   using ToyStage::ToyStage;
@@ -282,7 +282,7 @@ TEST(PipelineRun, RefusesWhatCannotRunBeforeAnythingRuns) {
 
 // -------------------------------------------------------------------------------------------------- what goes wrong
 
-// Does something else at one micro-batch.
+// Fails at one micro-batch.
 class BrokenStage : public ToyStage {
  public:
   BrokenStage(int stage, int stages, ProcessGroup& tp, std::function<void()> breaks)
@@ -312,7 +312,7 @@ std::string error_of_run(ParallelContext& job, const std::function<void()>& brea
   return words;
 }
 
-// Ranks that fail leave without finalize, rank 0 last: it serves the store.
+// Failing ranks exit without finalize, rank 0 last, since it serves the store.
 void leave(ParallelContext& job, const std::vector<int>& others) {
   job.store().set("left/" + std::to_string(job.rank()), "1");
   for (const int other : others) {
@@ -337,7 +337,7 @@ TEST(PipelineFailure, AnExceptionNamesTheActionAndWhereAllRanksStood) {
       job.stop_watching();
       job.store().set("left/1", "1");
       std::fflush(nullptr);
-      ::_exit(::testing::Test::HasFailure() ? 1 : 0);  // as a rank that fails does
+      ::_exit(::testing::Test::HasFailure() ? 1 : 0);  // like a failing rank
     }
     EXPECT_THAT(words, AllOf(HasSubstr("pipeline 1f1b, rank " + std::to_string(rank)), HasSubstr("rank 1: at action"),
                              HasSubstr("(1F2)")));

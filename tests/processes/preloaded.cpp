@@ -72,7 +72,7 @@ void close_descriptors() {
   }
 }
 
-// sigaction: signal would also change the two signals that glibc keeps for threads.
+// Uses sigaction: signal would also change the two signals that glibc reserves for threads.
 void set_action(int number, sighandler_t handler) {
   struct sigaction action{};
   action.sa_handler = handler;
@@ -106,7 +106,7 @@ std::pair<uint64_t, uint64_t> lay_out(const std::vector<std::string>& words, std
   return {begin, reinterpret_cast<uint64_t>(at)};
 }
 
-// What /proc/PID/cmdline and environ show. Fields of /proc/PID/stat by their numbers in proc(5).
+// Sets what /proc/PID/cmdline and environ show. Fields of /proc/PID/stat are numbered as in proc(5).
 bool show_arguments(std::pair<uint64_t, uint64_t> arguments, std::pair<uint64_t, uint64_t> environment) {
   std::stringstream file;
   file << std::ifstream("/proc/self/stat").rdbuf();
@@ -126,7 +126,7 @@ bool show_arguments(std::pair<uint64_t, uint64_t> arguments, std::pair<uint64_t,
   return ::prctl(PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0) == 0;
 }
 
-// Before the destructors of libtorch: the program has not loaded it, or does not run them (torch_module/loader.cpp).
+// Exits before libtorch's destructors: the program has not loaded it, or does not run them (torch_module/loader.cpp).
 void end_before_destructors() {
   ::on_exit(
       [](int status, void*) {
@@ -163,11 +163,11 @@ bool is_this_program(const char* path) {
 
 // --------------------------------------------------------------------------------------------------------- the server
 
-// fork, but the new process is a child of this one's parent. glibc's record of the thread's number is kept right.
+// Like fork, but the new process is a child of this one's parent. Keeps glibc's record of the thread id correct.
 pid_t fork_sibling() {
   clone_args arguments{};
   arguments.flags = CLONE_PARENT | CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID;
-  arguments.exit_signal = 0;  // CLONE_PARENT: that of this process
+  arguments.exit_signal = 0;  // CLONE_PARENT: uses that of this process
   int* number = nullptr;
   if (::prctl(PR_GET_TID_ADDRESS, &number, 0, 0, 0) != 0) return -1;
   arguments.child_tid = reinterpret_cast<uint64_t>(number);
@@ -179,7 +179,7 @@ struct Order {
   int descriptors[kPreloadedDescriptors] = {};
 };
 
-// Nothing: the test has ended.
+// Returns nullopt if the test has exited.
 std::optional<Order> next_order(int socket) {
   Order order;
   order.text.resize(kPreloadedBytes);
@@ -217,7 +217,7 @@ void close_on_exec(int socket) {
   ::fcntl(socket, F_SETFD, FD_CLOEXEC);
 }
 
-// LD_PRELOAD as the test gave it: this library is the first of the list.
+// Restores LD_PRELOAD as given by the test: removes this library, the first of the list.
 void leave_own_library() {
   const std::string all = std::getenv("LD_PRELOAD");
   const size_t end = all.find(':');

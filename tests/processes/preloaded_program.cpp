@@ -22,7 +22,7 @@ namespace {
 
 class Server {
  public:
-  // |library| is preloaded.cpp's.
+  // |library| is that of preloaded.cpp.
   Server(const std::string& program, std::vector<std::string> environment, const std::string& library)
       : program_(program), loaded_with_(load_variables(environment)) {
     int ends[2];
@@ -42,7 +42,7 @@ class Server {
       ::_exit(127);
     }
   }
-  ~Server() {  // it ends with its socket
+  ~Server() {  // the server exits when its socket is closed
     socket_.reset();
     while (pid_ > 0 && ::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
@@ -52,7 +52,7 @@ class Server {
     return program == program_ && load_variables(environment) == loaded_with_;
   }
 
-  // The answer to the last message, or a negative number.
+  // Returns the reply to the last message, or a negative number.
   pid_t answer() const {
     pid_t pid = -1;
     ssize_t length = 0;
@@ -85,7 +85,7 @@ PreloadedStart what_is_inherited(bool ignore_hangup) {
   return start;
 }
 
-// Subcommands that load libtorch; the others are there at once.
+// Returns whether a subcommand loads libtorch; the others start fast anyway.
 bool needs_libtorch(const std::vector<std::string>& command) {
   const std::vector<std::string> names = {"train", "probe", "generate"};
   return command.size() > 1 && std::ranges::find(names, command[1]) != names.end();

@@ -1,4 +1,5 @@
-// A program that is forked from a process with libtorch (preloaded.cpp) is what execve would have made of it.
+// A program that is forked from a process with libtorch (preloaded.cpp) is indistinguishable from one started by
+// execve.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -27,7 +28,7 @@ std::set<std::string> split(const std::string& text, char separator) {
   return all;
 }
 
-// What others see of a process.
+// The externally visible state of a process.
 struct Snapshot {
   explicit Snapshot(pid_t pid)
       : arguments(command_line(pid)),
@@ -45,12 +46,13 @@ struct Snapshot {
     for (const char* link : {"/exe", "/cwd"}) places.push_back(fs::read_symlink(folder + link));
     for (const auto& entry : fs::directory_iterator(folder + "/fd")) {
       const std::string name = fs::read_symlink(entry).string();
-      if (name.starts_with("/") && name.find("tfevents") == std::string::npos) files.insert(name);  // of fixed names
+      if (name.starts_with("/") && name.find("tfevents") == std::string::npos)
+        files.insert(name);  // files with fixed names
     }
   }
 
   std::string arguments, limits, maps;
-  std::vector<std::string> status;  // whose it is, and what it does with signals
+  std::vector<std::string> status;  // its ids, and its signal dispositions
   std::vector<std::string> places;
   std::set<std::string> variables, files;
 };
@@ -61,7 +63,7 @@ class Preloaded : public Train {
     fs::remove_all(path("out"));
     TrainProgram program(words({"--max_steps", "100000", "--save_strategy", "no"}),
                          {.environment = environment, .ignore_hangup = true});
-    // Two steps: by then its threads run, and while a thread is created glibc blocks every signal.
+    // Two steps: by then its threads run; while a thread is created glibc blocks every signal.
     EXPECT_TRUE(program.process().wait_for_text("grad norm", 2));
     Snapshot found(program.process().pid());
     program.process().signal(SIGTERM);

@@ -1,4 +1,4 @@
-// Silent corruption in real processes: single flipped bits, the tensor and the rank that are named.
+// Silent data corruption in real processes: single flipped bits, and the reported tensor and rank.
 #include "core/data_parallel/replica_check.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +29,7 @@ void train_a_step(DistributedDataParallel& ddp, SmallNetwork& network, uint64_t 
   Optimizer(ddp, {}).step({.lr = 1e-3});
 }
 
-// The same on all ranks: a bit of a parameter or, where they are replicated, of a gradient, and the rank.
+// The same on all ranks: a bit of a parameter or, if replicated, of a gradient, and the rank.
 struct Flip {
   const GradBuffer* buffer;
   BucketPlan::Slot slot;

@@ -38,7 +38,7 @@ int count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// This process's, with the entries of |more| in place of their namesakes.
+// Returns this process's environment, with the entries of |more| replacing those of the same name.
 std::vector<std::string> whole_environment(const std::vector<std::string>& more) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) all.emplace_back(*entry);

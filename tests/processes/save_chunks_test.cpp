@@ -1,5 +1,5 @@
-// Saves and loads in chunks: many small ones give the bytes of one, and tensors beyond the default sizes arrive whole.
-// Parameters are on the device of the platform that the program runs on.
+// Saves and loads in chunks: many small chunks give the same bytes as one, and tensors beyond the default sizes are
+// complete. Parameters are on the device of the platform that the program runs on.
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <gmock/gmock.h>
@@ -22,14 +22,14 @@ using concord::testing::SampleParameters;
 using concord::testing::stage_specs;
 using safetensors::testing::read_file;
 
-// Name -> bytes of all files.
+// Returns the content of all files, by name.
 std::map<std::string, std::string> contents(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::directory_iterator(folder)) files[entry.path().filename()] = read_file(entry.path());
   return files;
 }
 
-// The sample's parameters with the values of the file in |folder|: neighbouring elements differ.
+// Returns the sample's parameters with the values of the file in |folder|: adjacent elements differ.
 SampleParameters read_sample(const ParallelContext& job, const std::string& folder, const HfLoadOptions& options = {}) {
   const ShardPlace place = shard_place(job.layout(), job.rank());
   SampleParameters sample(stage_specs(job.coordinates().pp, job.layout().pp()), place, at::kFloat, job.torch_device());
@@ -91,7 +91,7 @@ TEST(LoadWindows, OfAnySizeGiveTheSameValues) {
 
 // ------------------------------------------------------------------------------------------------- between machines
 
-// From now on |job| is on two machines, of which the first has |ranks|. Returns the number of this rank's.
+// Makes |job| appear to be on two machines, of which the first has |ranks|. Returns the machine of this rank.
 int64_t split_into_machines(const ParallelContext& job, int64_t ranks) {
   const int64_t machine = job.rank() < ranks ? 0 : 1;
   set_variable("LOCAL_RANK", std::to_string(job.rank() - machine * ranks));
@@ -99,7 +99,8 @@ int64_t split_into_machines(const ParallelContext& job, int64_t ranks) {
   return machine;
 }
 
-// Saves parts, loses those of the machine |lost|, gathers and assembles them: the file is that of the save |whole|.
+// Saves parts, removes those of the machine |lost|, gathers and assembles them: the file equals that of the save
+// |whole|.
 void lose_and_gather(ParallelContext& job, const SampleParameters& sample, const std::string& folder, int64_t machine,
                      int64_t lost, int64_t chunk_bytes) {
   const std::string own = folder + "/" + std::to_string(machine), parts = own + "/parts";
@@ -120,7 +121,7 @@ void lose_and_gather(ParallelContext& job, const SampleParameters& sample, const
   job.world_group().barrier().wait();
 }
 
-// Parts of other lengths, of two ranks on the first machine and of one on the second.
+// Parts of different lengths, of two ranks on the first machine and of one on the second.
 TEST(PartChunks, OfAnySizeMoveWholePartsBetweenMachines) {
   const TemporaryFolder folder;
   write_sample_folder(folder / "first");
@@ -161,7 +162,7 @@ TEST(SaveChunks, ATensorBeyondTheDefaultSizesIsSavedVerifiedAndLoaded) {
   });
 }
 
-// A stage each, so that the part of each rank is beyond the default size.
+// One stage per rank, so that each rank's part exceeds the default size.
 TEST(PartChunks, APartBeyondTheDefaultSizeMovesBetweenMachines) {
   const TemporaryFolder folder;
   expect_job(2, {.pipeline_model_parallel_size = 2}, [&](ParallelContext& job) {

@@ -1,5 +1,5 @@
-// Cross entropy over a vocabulary that is cut over real processes: the losses and the gradients of one process, and the
-// same bits on every rank.
+// Cross entropy over a vocabulary that is sharded over real processes: the losses and the gradients of one process,
+// bitwise identical on every rank.
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -33,7 +33,7 @@ struct Result {
   at::Tensor loss, grad;
 };
 
-// On the device of |logits|; what comes out is on the cpu.
+// Runs on the device of |logits|; the result is on the cpu.
 Result run(const at::Tensor& logits, const Batch& batch, const CrossEntropyOptions& options, const VocabShare& share) {
   const at::Tensor x = logits.detach().clone().requires_grad_(true);
   const at::Tensor loss = cross_entropy(x, batch.labels.to(x.device()), options, share);
@@ -45,8 +45,8 @@ double distance(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kDouble) - b.to(at::kDouble)).abs().max().item<double>();
 }
 
-// What rounding explains: a unit of the type for the gradient, which is of the size of its largest softmax, 1 here; a
-// few of fp32 for the loss, whose terms are below 32.
+// Rounding bounds: one ulp of the type for the gradient, which is of the size of its largest softmax, 1 here; a few of
+// fp32 for the loss, whose terms are below 32.
 struct Bounds {
   explicit Bounds(at::ScalarType type) {
     const double fp32 = 1.2e-7, bf16 = 1.0 / 256;

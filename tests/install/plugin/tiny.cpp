@@ -1,5 +1,5 @@
-// A whole plugin in one file: one device that is the host's memory, streams that run inline, communicators of one rank.
-// It passes the conformance kit; platform/sdk/checks.hpp has the argument checks, so that they are all there.
+// A complete plugin in one file: one device that is the host's memory, inline streams, communicators of one rank. It
+// passes the conformance kit; platform/sdk/checks.hpp has the argument checks.
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ class Devices {
   void synchronize(int32_t device) { expect_device(device); }
 };
 
-// Keeps a record of every block, so that a pointer that is not one is refused.
+// Records every block, so that an invalid pointer is rejected.
 class Memory {
  public:
   void* allocate(int32_t device, int64_t bytes) {
@@ -127,8 +127,8 @@ class Memory {
   int64_t used_ = 0;
 };
 
-// All work is done before its call returns, so streams and events have nothing to remember but whether a time was asked
-// for, which tiny does not have.
+// All work is done before its call returns, so streams and events only store whether timing was requested, which tiny
+// does not support.
 class Streams {
  public:
   concord_stream create(int32_t device, int32_t) {
@@ -246,7 +246,7 @@ class Comm {
                static_cast<const char*>(send) + send_offsets[0] * size, send_counts[0] * size);
   }
   void barrier(concord_comm comm, concord_stream) { expect(comm); }
-  // The n-th send to oneself meets the n-th receive.
+  // The n-th send to oneself matches the n-th receive.
   void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream) {
     expect(comm);
     sdk::check_batch_p2p(items, count, 0, 1);
@@ -296,7 +296,7 @@ class TinyPlugin : public sdk::Plugin {
     core.version = "1";
     core.vendor = "an example";
     core.label = "tiny";
-    core.priority = -1;  // only when asked for
+    core.priority = -1;  // only on explicit request
     core.capabilities = kCapabilities;
     core.capability_count = std::size(kCapabilities);
     core.torch_device_type = "cpu";

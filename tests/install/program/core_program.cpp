@@ -1,4 +1,4 @@
-// Joins a job, of one process unless a launcher says otherwise, and prints libtorch's device for its platform.
+// Joins a job, of one process unless started by a launcher, and prints libtorch's device for its platform.
 #include <cstdio>
 #include <exception>
 #include <string>

@@ -1,4 +1,4 @@
-// Sums over one rank on whatever platform the environment names, and prints the result.
+// Reduces over one rank on the platform that the environment names, and prints the result.
 #include <cstdio>
 #include <exception>
 #include <vector>

@@ -59,7 +59,7 @@ int measure_adamw(int64_t millions) {
   ParallelContext& job = initialize({});
   const at::NoGradGuard no_grad;
   const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(job.torch_device());
-  constexpr int64_t kSegment = 4 << 20;  // about that of a layer's matrix
+  constexpr int64_t kSegment = 4 << 20;  // about the size of a layer's matrix
   AdamWLists lists;
   for (int64_t left = millions * 1000000; left > 0; left -= kSegment) {
     const int64_t count = std::min(left, kSegment);
@@ -87,11 +87,11 @@ int measure_adamw(int64_t millions) {
 struct ExpertSizes {
   int64_t tokens, hidden, width, experts, k;
 
-  // Three matrices of hidden x width for each row; 2 FLOPs to a multiplication, once forward and twice backward.
+  // Three matrices of hidden x width for each row; 2 FLOPs per multiplication, once forward and twice backward.
   double flops() const { return 6.0 * 3 * static_cast<double>(tokens * k) * static_cast<double>(hidden * width); }
 };
 
-// A parameter whose gradient replaces what an earlier step left, as in training.
+// A parameter whose gradient replaces that of an earlier step, as in training.
 struct ExpertWeight {
   at::Tensor value;
   GradSink sink;

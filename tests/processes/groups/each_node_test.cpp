@@ -1,5 +1,5 @@
-// save_on_each_node: jobs of two launchers whose machines share no folder. Here both are on this one, with an
-// output_dir each.
+// save_on_each_node: jobs of two launchers whose machines share no folder. Here both are on this one, each with its own
+// output_dir.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ class EachNode : public TrainResume {
  protected:
   EachNode() { words_ = run_words("alone", {"--gradient_accumulation_steps", "2"}); }
 
-  // A machine of the job, with two ranks and the folder |out|.
+  // Starts a machine of the job, with two ranks and the folder |out|.
   std::unique_ptr<TrainProgram> machine(int node, const std::string& out, const Words& more,
                                         const std::string& faults) {
     ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=a text of more than sixteen characters"}};
@@ -46,7 +46,7 @@ class EachNode : public TrainResume {
                          "--save_on_each_node"};
     return std::make_unique<TrainProgram>(words_ + place + more, settings);
   }
-  // Both of them to the end, with the folders "first" and |second|.
+  // Runs both machines to the end, with the folders "first" and |second|.
   std::vector<Ended> run_machines(const Words& more, const std::string& faults = "",
                                   const std::string& second = "second") {
     auto one = machine(0, "first", more, faults), other = machine(1, second, more, faults);
@@ -56,7 +56,7 @@ class EachNode : public TrainResume {
   void expect_run(const Words& more, const std::string& faults = "") {
     for (const Ended& each : run_machines(more, faults)) ASSERT_EQ(each.code, 0) << each.err;
   }
-  // What both say.
+  // Returns the error that both report.
   std::string refusal_of_both(const Words& more, const std::string& second = "second") {
     std::string said;
     for (const Ended& each : run_machines(more, "", second)) {
@@ -75,7 +75,7 @@ class EachNode : public TrainResume {
     EXPECT_TRUE(WIFEXITED(status)) << process.err();
     return WEXITSTATUS(status);
   }
-  // Each has everything, by its own ranks alone.
+  // Each machine has a complete folder, written by its own ranks alone.
   void expect_whole_and_same(const std::string& name) {
     const std::string first = path("first/" + name), second = path("second/" + name);
     EXPECT_EQ(concord({"checkpoint", "verify", first}), 0) << first;
@@ -120,7 +120,7 @@ TEST_F(EachNode, SavesEverythingAndResumesFromWhatAllOfThemHave) {
   expect_whole_and_same("checkpoint-10");
   expect_whole_and_same("checkpoint-12");
 
-  // Each machine verifies all of its own folder: the first tensor of the file is one of the first parts.
+  // Each machine verifies all of its own folder: the first tensor of the file is in one of the first parts.
   const std::string weights = bytes_of(path("second/checkpoint-12/model.safetensors"));
   uint64_t header = 0;
   std::memcpy(&header, weights.data(), sizeof header);
@@ -128,7 +128,7 @@ TEST_F(EachNode, SavesEverythingAndResumesFromWhatAllOfThemHave) {
   EXPECT_THAT(refusal_of_both(again), HasSubstr("second/checkpoint-12 is damaged"));
   flip(path("second/checkpoint-12/model.safetensors"), sizeof header + header);
 
-  // The same step of another course of the run, which would train two different models.
+  // The same step of a different run, which would train two different models.
   fs::remove_all(path("second/checkpoint-12"));
   fs::copy(path("second/checkpoint-10"), path("second/checkpoint-12"), fs::copy_options::recursive);
   EXPECT_THAT(refusal_of_both(again), HasSubstr("other tensors on one machine"));
@@ -138,7 +138,8 @@ TEST_F(EachNode, SavesEverythingAndResumesFromWhatAllOfThemHave) {
   EXPECT_TRUE(fs::exists(path("first/checkpoint-12")));
 }
 
-// Without tensor parallelism, in the training type, synchronously; the best checkpoint stays besides the newest.
+// Without tensor parallelism, in the training type, synchronously; the best checkpoint is kept in addition to the
+// latest.
 TEST_F(EachNode, KeepsTheBestAndTheNewestAfterARestart) {
   words_ = run_words(
       "alone", {"--bf16", "--save_total_limit", "1", "--load_best_model_at_end", "--eval_data", path("data.jsonl"),
@@ -173,9 +174,9 @@ TEST_F(EachNode, RefusesWhatItCannotWrite) {
   EXPECT_FALSE(fs::exists(path("first/metrics.jsonl")));
 }
 
-// Without waiting for a machine that will not come.
+// Does not wait for a machine that will not join.
 TEST_F(EachNode, AFolderThatOneMachineRefusesEndsTheJobOnAll) {
-  fs::create_directories(path("second/checkpoint-5"));  // of something else
+  fs::create_directories(path("second/checkpoint-5"));  // unrelated contents
   for (const Ended& each : run_machines({})) {
     EXPECT_EQ(each.code, 2);
     EXPECT_THAT(each.err,

@@ -20,7 +20,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// What rank |rank| brings to a collective: numbers that sums in fp32 represent exactly.
+// Returns the input of rank |rank| to a collective: numbers whose sums are exact in fp32.
 at::Tensor numbers(int64_t rank, int64_t count) {
   return at::arange(count, at::kFloat).add_(static_cast<double>(100 * (rank + 1)));
 }
@@ -92,7 +92,7 @@ void check_uneven_exchange(ProcessGroup& group) {
   EXPECT_SAME(output, at::cat(expected));
 }
 
-// A ring in both directions at once.
+// A ring in both directions at the same time.
 void check_transfers(ProcessGroup& group) {
   if (group.size() == 1) return;
   const int64_t next = (group.rank() + 1) % group.size();

@@ -73,7 +73,7 @@ void expect_broken_job(int world, const InitializeArgs& args, const JobBody& bod
     start.wait();
     ParallelContext& job = initialize(args);
     body(job);
-    // Rank 0 serves the store, so it goes last.
+    // Rank 0 serves the store, so it exits last.
     job.store().set("ended/" + std::to_string(rank), "1");
     for (int other = 1; rank == 0 && other < world; ++other) {
       if (std::find(killed.begin(), killed.end(), other) != killed.end()) continue;
@@ -143,7 +143,7 @@ TEST(BrokenGroup, ARankThatDoesNotComeIsNamedWithItsLastCall) {
   EXPECT_THAT(behind["why"].get<std::string>(), HasSubstr("asked by another rank: rank "));
 }
 
-// At some moment of a loop of calls, in most cases in the middle of one.
+// At some moment of a loop of calls, usually in the middle of one.
 TEST(BrokenGroup, ARankKilledDuringACallIsNamed) {
   for (const int moment : {1, 13, 57}) {
     const TemporaryFolder folder;
@@ -170,7 +170,7 @@ TEST(BrokenGroup, ARankKilledDuringACallIsNamed) {
   }
 }
 
-// Rank 0 serves the store, so nobody can be asked; the plugin's words still name it.
+// Rank 0 serves the store, so it cannot be queried; the plugin's error still names the rank.
 TEST(BrokenGroup, RankZeroKilledIsNamedByTheOthers) {
   const TemporaryFolder folder;
   const int port = free_port();
@@ -184,7 +184,7 @@ TEST(BrokenGroup, RankZeroKilledIsNamedByTheOthers) {
     EXPECT_THAT(words,
                 AllOf(HasSubstr("all_reduce sum f32 x 4 (call 2) failed"), HasSubstr("rank 0"),
                       HasSubstr("positions of the other ranks are not available"), HasSubstr("concord-flight-")));
-    finalize();  // ends, though nobody serves the store
+    finalize();  // returns, although the store has no server
   });
   EXPECT_EQ(outcomes[0].signal, SIGKILL);
   for (const int rank : {1, 2}) {
@@ -193,7 +193,7 @@ TEST(BrokenGroup, RankZeroKilledIsNamedByTheOthers) {
   }
 }
 
-// A process that is stopped, or a machine that is cut off, answers nothing and closes nothing.
+// A stopped process or a disconnected machine sends nothing and closes nothing.
 TEST(BrokenGroup, AStoreThatDoesNotAnswerHoldsNobodyUp) {
   const TemporaryFolder folder;
   const int port = free_port();
@@ -288,7 +288,7 @@ TEST(BrokenGroup, ARankThatDiesBeforeTheFirstCallIsNotWaitedFor) {
                     {1});
 }
 
-// All come to the rendezvous, and one has ended when it is over.
+// All ranks join the rendezvous, and one has exited when it is complete.
 TEST(BrokenGroup, ARankThatDiesWhileTheOthersStartIsNotWaitedFor) {
   const TemporaryFolder folder;
   const std::string pid_file = folder.path() + "/pid";
@@ -334,7 +334,7 @@ TEST(BrokenGroup, ARankThatIsStoppedIsTheFirstThatIsNamed) {
                     {2});
 }
 
-// With the checks on, ranks that call different things get an error that names both calls.
+// With the checks enabled, ranks that make different calls get an error that names both.
 std::string validated(ParallelContext& job, const std::function<Work(ProcessGroup&)>& zero,
                       const std::function<Work(ProcessGroup&)>& one) {
   ProcessGroup& group = job.world_group();

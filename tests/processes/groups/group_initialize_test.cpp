@@ -32,7 +32,7 @@ std::string words_of(Body body) {
   return "no error";
 }
 
-// What initialize says on each rank of a job whose ranks differ in |enter|; all have to fail.
+// Checks the error of initialize on each rank of a job whose ranks differ in |enter|; all must fail.
 void expect_refused(int world, const std::function<InitializeArgs(int rank)>& enter, const std::string& words) {
   const int port = free_port();
   expect_ranks(world, [&](int rank) {
@@ -53,7 +53,7 @@ TEST(Initialize, IsIdempotentAndResetsTheSeeds) {
   const InitializeArgs args{.tensor_model_parallel_size = 2, .seed = 7, .ddp_timeout = 900};
   expect_job(2, args, [&](ParallelContext& job) {
     EXPECT_TRUE(is_initialized());
-    EXPECT_STREQ(loader::config("comm.timeout"), "900");  // what a plugin is told of it
+    EXPECT_STREQ(loader::config("comm.timeout"), "900");  // passed to plugins
     EXPECT_STREQ(loader::config("comm.master"), "127.0.0.1");
     EXPECT_EQ(&parallel_context(), &job);
     const std::vector<RngState> fresh = job.rng().save();
@@ -247,7 +247,7 @@ TEST(Initialize, TakesTheDeviceOfTheLocalRank) {
   unsetenv("CONCORD_CPU_DEVICES");
 }
 
-// A mask as dropout draws it: which of the elements stay.
+// Returns a dropout mask: 1 for kept elements.
 at::Tensor mask(ParallelContext& job) {
   const at::Tensor uniform = at::full({64}, 0.0, at::kFloat);
   job.rng().current().uniform(torch_stream(job.device()), uniform.data_ptr(), 64, DType::kF32);
@@ -274,7 +274,7 @@ TEST(Seeds, GiveTensorParallelRanksDifferentMasksAndTheSameOnesAfterARestart) {
       }
       const at::Tensor all = gathered(tp, own);
       EXPECT_FALSE(all[0].equal(all[1]));
-      // Counted with another implementation of Philox: the words whose first bit is 0, at key 1234 + 2718 + tp.
+      // Counted with another implementation of Philox: the 32-bit words whose first bit is 0, at key 1234 + 2718 + tp.
       const at::Tensor counted = all.sum(1);
       EXPECT_EQ(cat(counted[0].item<int64_t>(), " ", counted[1].item<int64_t>()), "32 26");
       const auto replay = job.rng().replay(before);

@@ -1,4 +1,4 @@
-// The hello example under every launcher: concord launch, torchrun, mpirun, and variables as srun sets them.
+// The hello example under every launcher: concord launch, torchrun, mpirun, and the variables of srun.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -20,8 +20,8 @@ int count_of(const std::string& part, const std::string& text) {
   return count;
 }
 
-// Runs |command| without a token and expects four ranks that agree on the sum. On one machine the store is open to
-// nobody else, so none of them warns.
+// Runs |command| without a token and expects four ranks that agree on the sum. On one machine no other user can reach
+// the store, so no rank warns.
 void expect_hello(const std::vector<std::string>& command, int warnings = 0) {
   RunningProcess process(command, {.environment = {"CONCORD_JOB_TOKEN="}});
   EXPECT_EQ(process.wait(), 0) << process.err();
@@ -47,7 +47,7 @@ TEST(Hello, RunsUnderTorchrun) {
       {TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--no-python", HELLO});
 }
 
-// The agent's store outlives an attempt, so the second one finds the keys of the first there.
+// The agent's store outlives an attempt, so the second one finds the keys of the first.
 TEST(Hello, RunsAgainAfterARestartOfTorchrun) {
   if (!std::filesystem::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with torch at " << TORCH_PYTHON;
   expect_hello({TORCH_PYTHON, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--max-restarts",

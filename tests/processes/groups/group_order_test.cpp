@@ -80,10 +80,10 @@ TEST(Groups, KeepTensorsAliveUntilTheWorkIsDone) {
     Work work = job.world_group().all_reduce(tensor);
     tensor.reset();
     std::vector<at::Tensor> others;
-    for (int i = 0; i < 16; ++i) others.push_back(tensor_of(1 << 16, 7));  // would take the memory if it were free
+    for (int i = 0; i < 16; ++i) others.push_back(tensor_of(1 << 16, 7));  // would reuse the memory if it were free
     work.wait();
     EXPECT_TRUE(watched.equal(tensor_of(1 << 16, 2)));
-    for (int i = 0; i < 50; ++i) (void)job.world_group().all_reduce(tensor_of(100, 1));  // dropped on purpose
+    for (int i = 0; i < 50; ++i) (void)job.world_group().all_reduce(tensor_of(100, 1));  // dropped deliberately
     job.world_group().barrier().synchronize();
   });
 }

@@ -50,7 +50,7 @@ std::vector<ShardSpec> parameters() {
            .stacked = true}};
 }
 
-// The global tensors, from one process.
+// Returns the global tensors, computed by one process.
 std::map<std::string, at::Tensor> reference(const ShardSpec& spec) {
   std::map<std::string, at::Tensor> result;
   const at::Tensor whole = shard_of(spec, kAlone, normal_init(0.02));
@@ -60,7 +60,7 @@ std::map<std::string, at::Tensor> reference(const ShardSpec& spec) {
   return result;
 }
 
-// Puts what the ranks of a layout hold into global tensors, by address, and compares each element's bits.
+// Copies the shards of a layout's ranks to global tensors, by address, and compares each element bitwise.
 void check_layout(const ParallelSizes& sizes) {
   const RankLayout layout(sizes);
   for (const ShardSpec& spec : parameters()) {

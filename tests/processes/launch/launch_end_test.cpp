@@ -1,4 +1,4 @@
-// How launched jobs end: by themselves, by a failure, by a signal, by kill -9; and that nothing is left of them.
+// How launched jobs end: by themselves, by a failure, by a signal, by kill -9; no process is left behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -18,14 +18,14 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAre;
 
-// Says "ready" and waits to be ended; the shell has no children meanwhile but a short sleep.
+// Prints "ready" and waits to be terminated; the shell has no children meanwhile except a short sleep.
 const std::string kWait = "echo ready; while :; do sleep 0.05; done";
 
 std::string fail_on(const std::string& rank, const std::string& how, const std::string& otherwise = kWait) {
   return "if [ $RANK = " + rank + " ]; then " + how + "; fi; " + otherwise;
 }
 
-// Where in |text| each of |parts| begins must grow.
+// Checks that |parts| occur in |text| in this order.
 void expect_in_order(const std::string& text, const std::vector<std::string>& parts) {
   size_t at = 0;
   for (const std::string& part : parts) {
@@ -34,7 +34,8 @@ void expect_in_order(const std::string& text, const std::vector<std::string>& pa
   }
 }
 
-// Exit code 143 says that SIGTERM came to that rank alone. The others mostly agree with it; who does not is told.
+// Exit code 143 means that only that rank received SIGTERM. The others usually stop as well; those that do not get
+// SIGTERM.
 TEST(LaunchEnd, WhoDoesNotEndAfterARankThatWasStoppedGetsSigtermFirst) {
   Launch job({"--nproc", "2", "--grace", "1"},
              shell("[ $RANK = 0 ] && exit 143; trap 'echo told; exit 143' TERM; while :; do sleep 0.05; done"));
@@ -59,7 +60,7 @@ TEST(LaunchEnd, OneThatDiesOfASignalIsReportedByItsName) {
   EXPECT_THAT(job.err(), HasSubstr("nothing was written to standard error"));
 }
 
-// The others wait for it and fail; the cause comes first.
+// The others wait for it and fail; the cause must be reported first.
 TEST(LaunchEnd, ARankThatIsStoppedIsTheFirstThatIsNamed) {
   const TemporaryFolder folder;
   const std::string waits =
@@ -138,7 +139,7 @@ TEST(LaunchEnd, AStopReachesWhatTheProcessesHaveStarted) {
 }
 
 TEST(LaunchEnd, AUserSignalReachesTheProcessesAlone) {
-  // The inner sleep knows nothing of SIGUSR1 and would die of it.
+  // The inner sleep does not handle SIGUSR1 and would be killed by it.
   Launch job({"--nproc", "1"}, shell("sleep 1000 & trap 'kill $! && echo sleep was alive; exit 0' USR1; " + kWait));
   ASSERT_TRUE(job.process().wait_for_text("ready"));
   job.process().signal(SIGUSR1);
@@ -180,7 +181,7 @@ TEST(LaunchEnd, ItCanBeStoppedWhileNobodyReadsItsOutput) {
   const std::string marker = unique_marker();
   Launch job({"--nproc", "2", "--grace", "0.2"}, {"/usr/bin/yes", marker}, {.read_output = false});
   ASSERT_TRUE(poll_until([&] { return processes_with(marker).size() >= 4; }));  // the launcher, its guard, two ranks
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by then every pipe on the way is full, most likely
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // by then every pipe is most likely full
   job.process().signal(SIGTERM);
   EXPECT_EQ(job.exit_code(), 1);
   EXPECT_TRUE(all_gone(marker));
@@ -195,7 +196,7 @@ TEST(LaunchEnd, ItWaitsForItsReaderUntilItIsStopped) {
   // The launcher buffers this much even without a reader, so the processes can exit.
   ASSERT_TRUE(poll_until([&] { return exists(first) && exists(second); }));
   EXPECT_FALSE(job.process().has_ended());
-  // It may not have noticed their end yet, and then passes the signal on to them: so once more.
+  // It may not have noticed their exit yet, and then forwards the signal to them: so retry.
   EXPECT_TRUE(poll_until([&] { return job.process().has_ended() || (job.process().signal(SIGTERM), false); }));
   EXPECT_TRUE(all_gone(marker));
 }
@@ -337,7 +338,7 @@ TEST(LaunchEnd, KillNineAtAnyMomentLeavesNoProcess) {
 // rank.
 pid_t guard_of(const Launch& job, const std::string& marker) {
   pid_t guard = -1;
-  const auto has_session = [&] {  // which ranks may have sooner
+  const auto has_session = [&] {  // ranks may have one sooner
     for (const pid_t pid : processes_with(marker)) {
       if (pid != job.pid() && getsid(pid) == pid && command_line(pid) == command_line(job.pid())) guard = pid;
     }

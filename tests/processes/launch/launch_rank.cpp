@@ -1,5 +1,5 @@
 // A rank for the launcher's tests.
-//   meet     all ranks of the world meet at MASTER_ADDR:MASTER_PORT and print who was there
+//   meet     all ranks of the world meet at MASTER_ADDR:MASTER_PORT and print which ranks have joined
 //   listen   takes a port, prints it, and stays
 #include <arpa/inet.h>
 #include <netinet/in.h>

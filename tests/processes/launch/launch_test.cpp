@@ -141,7 +141,7 @@ TEST(Launch, BigOutputOfManyProcessesIsNotLost) {
 
 TEST(Launch, ASlowReaderLosesNothing) {
   Launch job({"--nproc", "2"}, {"/usr/bin/seq", "1", "300000"}, {.read_output = false});
-  // The processes cannot end before their output has room: seq's 2 MB do not fit into the pipes.
+  // The processes cannot exit before their output has room: seq's 2 MB do not fit into the pipes.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   job.process().start_reading();
   EXPECT_EQ(job.exit_code(), 0) << job.err();
@@ -169,7 +169,7 @@ TEST(Launch, WorksWithClosedStandardStreams) {
 }
 
 TEST(Launch, SignalsHaveTheirDefaultsInTheProcesses) {
-  // A shell without job control starts what is in the background with these ignored, and that is inherited.
+  // A shell without job control ignores these signals in background processes, which inherit that.
   for (const int signal : {SIGINT, SIGQUIT}) ::signal(signal, SIG_DFL);
   Launch job({"--nproc", "1", "--no_prefix"},
              shell("yes | head -n 1; grep SigIgn /proc/self/status; grep SigBlk /proc/self/status"));

@@ -27,7 +27,7 @@ class BestModelRun : public TrainResume {
     }
     return path("eval.jsonl");
   }
-  // Evaluated on the training data backwards, at a high learning rate: the loss turns after step 6.
+  // Evaluated on the training data backwards, at a high learning rate: the loss increases after step 6.
   Words kind(const Words& more = {}) {
     return Words{"--eval_data",
                  write_eval([](int i, int t) { return i * 31 + (15 - t) * 7; }),
@@ -42,7 +42,7 @@ class BestModelRun : public TrainResume {
                  "--load_best_model_at_end"} +
            more;
   }
-  // The steps of all evaluations, best first.
+  // Returns the steps of all evaluations, best first.
   std::vector<int64_t> steps_by_loss(const std::string& out, bool greater_is_better = false) {
     std::vector<std::pair<double, int64_t>> evaluations;
     for (const auto& line : read_lines(path(out) + "/eval_metrics.jsonl")) {
@@ -89,7 +89,7 @@ TEST_F(BestModelRun, TheFinalModelIsTheBestUnderEveryLayout) {
     run("out", kind(each));
     const std::vector<int64_t> steps = steps_by_loss("out");
     ASSERT_EQ(steps.size(), 6u);
-    ASSERT_NE(steps.front(), 12);  // else the last model would do
+    ASSERT_NE(steps.front(), 12);  // otherwise the last model would pass the test
     expect_best("out", steps.front());
     // The log of the best evaluation has the metric.
     const auto lines = read_lines(path("out/eval_metrics.jsonl"));
@@ -113,7 +113,7 @@ TEST_F(BestModelRun, TheBestCheckpointIsKeptBesidesTheNewest) {
   expect_best("out", best);
 }
 
-// Without load_best_model_at_end the best one is kept and named, and the model is the last.
+// Without load_best_model_at_end the best checkpoint is kept and recorded, and the model is the last one.
 TEST_F(BestModelRun, AMetricAloneKeepsTheBest) {
   run("out", kind(ranks(1, 4) + Words{"--save_total_limit", "1", "--load_best_model_at_end", "false",
                                       "--metric_for_best_model", "loss"}));
@@ -122,7 +122,7 @@ TEST_F(BestModelRun, AMetricAloneKeepsTheBest) {
   EXPECT_TRUE(bytes_of(path("out/model/model.safetensors")) == bytes_of(path("out/checkpoint-12/model.safetensors")));
 }
 
-// An evaluation that is better than all before it but not saved has no checkpoint: the best one before it stays.
+// An evaluation that is better than all before but not saved has no checkpoint: the best one before it is kept.
 TEST_F(BestModelRun, OnlyWhatIsSavedCanBeLoaded) {
   run("out", kind(ranks(1, 4)) + Words{"--eval_steps", "1", "--save_steps", "4", "--learning_rate", "1e-2",
                                        "--eval_data", write_eval([](int i, int t) { return i * 31 + t * t * 13; })});
@@ -143,7 +143,7 @@ TEST_F(BestModelRun, OnlyWhatIsSavedCanBeLoaded) {
               bytes_of(checkpoint("out", saved) + "/model.safetensors"));
 }
 
-// In the same folder, and in another one, which then has not got it.
+// In the same folder, and in another one, which then does not contain it.
 TEST_F(BestModelRun, AResumedRunKnowsTheBestSoFar) {
   run("whole", kind(ranks(2, 2)));
   const int64_t best = steps_by_loss("whole").front();
@@ -165,7 +165,7 @@ TEST_F(BestModelRun, AResumedRunKnowsTheBestSoFar) {
   }
   run("third", kind(ranks(2, 2) + Words{"--resume_from_checkpoint", checkpoint("elsewhere", 10)}));
   EXPECT_EQ(state("third")["best_model_checkpoint"], checkpoint("killed", best));
-  // It is gone: the run says so, and goes on.
+  // It was removed: the run logs this, and continues.
   fs::remove_all(checkpoint("killed", best));
   TrainProgram program(run_words("gone", resumed));
   EXPECT_EQ(program.exit_code(), 0) << program.err();

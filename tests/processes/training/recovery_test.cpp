@@ -1,4 +1,4 @@
-// Jobs that lose ranks and go on: by value, compared with the same job without faults.
+// Jobs that lose ranks and recover: compared by value with the same job without faults.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class Recovery : public TrainResume {
  protected:
-  // What `concord chaos` reports of a run of 24 steps.
+  // Returns the report of `concord chaos` for a run of 24 steps.
   json chaos(const Words& options, const Words& layout) {
     Words command =
         Words{LAUNCH_PROGRAM, "chaos", "--json"} + options + Words{"--", "train"} +
@@ -64,7 +64,7 @@ TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
 
 TEST_F(Recovery, ShowsWhereARankHangs) {
   expect_survived(chaos({"--seed", "4", "--faults", "1", "--kinds", "hang"}, ranks(2, 2)), 1, 1);
-  // In step 2, which the first step alone says something about; before, by time, in step 1.
+  // In step 2, for which only the first step was measured; before that, by time, in step 1.
   TrainProgram early(run_words("early", ranks(2, 2) + Words{"--max_restarts", "2", "--save_strategy", "no"}),
                      {.environment = {"CONCORD_FAULTS=kill:0@1ms+0,hang:1@2+0"}});
   EXPECT_EQ(early.exit_code(), 0) << early.err();
@@ -74,7 +74,7 @@ TEST_F(Recovery, ShowsWhereARankHangs) {
   EXPECT_THAT(log, HasSubstr("libconcordtorch.so("));  // a frame of its stack
 }
 
-// A weight that becomes NaN is copied from the other replica; no device is blamed.
+// A weight that becomes NaN is copied from the other replica; no device is reported.
 TEST_F(Recovery, RepeatsWhatCouldNotBeWrittenAndForgetsANan) {
   const json report = chaos({"--seed", "2", "--faults", "2", "--kinds", "disk"}, ranks(2, 2));
   EXPECT_TRUE(report["identical"].get<bool>()) << report["differences"];
@@ -86,8 +86,8 @@ TEST_F(Recovery, RepeatsWhatCouldNotBeWrittenAndForgetsANan) {
   EXPECT_THAT(log, ::testing::Not(HasSubstr("persistent")));
 }
 
-// Of two that are lost in adjacent steps the second may die before the first is noticed, or as a rank that was a spare,
-// before there are others.
+// If two are lost in adjacent steps, the second may die before the first is detected, or as a former spare, before
+// there are other spares.
 TEST_F(Recovery, SparesBecomeRanks) {
   TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_steps", "250", "--max_restarts", "3", "--spares", "2",
                                                         "--save_strategy", "no", "--memory_checkpoint_steps", "3"}),
@@ -151,7 +151,7 @@ TEST_F(Recovery, ChaosEndsItsJobWithIt) {
   }
 }
 
-// A fault in every attempt, before its first checkpoint: the job gives up. One that has saved can be requeued.
+// A fault in every attempt, before its first checkpoint: the job gives up. A job that has saved can be requeued.
 TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
   for (const bool has_saved : {false, true}) {
     const std::string step = has_saved ? "7" : "2";
@@ -167,7 +167,8 @@ TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
   }
 }
 
-// A folder is synced when a checkpoint in it has its name. No rank can say any more that it is complete.
+// The folder is synced after a checkpoint was renamed. The rank that wrote it is killed before it can report it as
+// complete.
 TEST_F(Recovery, SaysToRequeueWhereTheWriterOfACheckpointIsKilledWhenItIsComplete) {
   TrainProgram job(run_words("out", ranks(2, 2)),
                    {.environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY, "FILE_FAULTS_UNDER=" + path("out"),
@@ -178,7 +179,7 @@ TEST_F(Recovery, SaysToRequeueWhereTheWriterOfACheckpointIsKilledWhenItIsComplet
   EXPECT_EQ(newest_checkpoint("out"), 5);
 }
 
-// The same on every attempt: said once, with the words of the rank that has said it for all.
+// The same error in every attempt: reported once, with the message of the rank that reports for all.
 TEST_F(Recovery, DoesNotTryAWrongSettingAgain) {
   TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "3"}),
                    {.environment = {"CONCORD_FAULTS=kill:2@20"}});
@@ -188,7 +189,7 @@ TEST_F(Recovery, DoesNotTryAWrongSettingAgain) {
   EXPECT_THAT(job.err(), ::testing::Not(HasSubstr("nothing was written")));
 }
 
-// The memory that the launcher has for its ranks goes with it, even after kill -9.
+// The launcher's memory for its ranks is freed with it, even after kill -9.
 TEST_F(Recovery, LeavesNothingInMemory) {
   fs::create_directories(path("memory"));
   TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_steps", "100000", "--max_restarts", "1",
@@ -215,8 +216,8 @@ TEST_F(Recovery, LeavesNothingInMemory) {
   EXPECT_TRUE(poll_until([&] { return fs::is_empty(path("memory")); }));
 }
 
-// Something is in the way of the one of step 3. That of step 6 is there when a rank is killed: it is written while the
-// next steps are delayed.
+// An obstacle prevents the checkpoint of step 3. That of step 6 is complete when a rank is killed: it is written while
+// the next steps are delayed.
 TEST_F(Recovery, TriesAgainWhatCouldNotBeKeptInMemory) {
   fs::create_directories(path("memory"));
   TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "1", "--memory_checkpoint_steps", "3",

@@ -1,5 +1,5 @@
-// Runs that are stopped and resumed, through the program: under the same layout they are the run that was never
-// stopped, bit for bit; under another one the same state, and losses within rounding.
+// Runs that are stopped and resumed, through the program: with the same layout they are bitwise identical to the run
+// that was never stopped; with another one they have the same state, and losses within rounding.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -15,7 +15,7 @@ using ::testing::HasSubstr;
 
 const Words kLora = {"--finetuning_type", "lora", "--lora_rank", "4", "--lora_dropout", "0.1"};
 
-// 16-bit types are slow on most processors: no accumulation with them.
+// bf16 and fp16 are slow on most processors: no accumulation with them.
 TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
   const std::vector<Words> kinds = {
       ranks(2, 2),
@@ -41,10 +41,10 @@ TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
 
 class ResumeRow : public TrainResume {
  protected:
-  // |layout| reads what |last| has written, if there is one, and writes it again. Returns the name of |layout|.
+  // |layout| reads the checkpoint that |last| has written, if any, and saves it again. Returns the name of |layout|.
   std::string pass_on(const std::string& last, const Layout& layout) {
     SCOPED_TRACE(layout.name);
-    // Where there are replicas they read together.
+    // Replicas, if any, load together.
     const bool has_replicas = layout.name.find("dp") != std::string::npos || layout.name == "cp2";
     const Words from = {"--resume_from_checkpoint", path(last) + "/checkpoint-5", "--ckpt_fully_parallel_load",
                         has_replicas ? "true" : "auto"};
@@ -54,7 +54,7 @@ class ResumeRow : public TrainResume {
   }
 };
 
-// Each layout reads what the one before it has written, and writes it again: the files are bitwise identical.
+// Each layout reads the checkpoint of the previous one, and saves it again: the files are bitwise identical.
 // resume_layouts_test has every pair.
 TEST_F(ResumeRow, ACheckpointIsTheSameUnderEveryLayout) {
   const std::set<std::string> in_others = {"dp2", "tp2", "pp2", "dp4_zero", "tp2_pp2"};
@@ -73,7 +73,7 @@ TEST_F(ResumeRow, ACheckpointOfExpertsIsTheSameUnderEveryLayout) {
   }
 }
 
-// As above, of an adapter: it is new under the first layout, and has the same bits if it is new under another one.
+// Like above, for an adapter: it is created with the first layout, and would be bitwise identical with any other.
 TEST_F(TrainResume, AnAdaptersCheckpointIsTheSameUnderEveryLayout) {
   const Words kind = {"--finetuning_type", "lora", "--lora_rank", "4", "--max_steps", "5"};
   const Words unchanged = {"--learning_rate", "0", "--max_steps", "1"};
@@ -93,7 +93,7 @@ TEST_F(TrainResume, AnAdaptersCheckpointIsTheSameUnderEveryLayout) {
   }
 }
 
-// Sums of a step are added in another order there: within 32-bit rounding of losses near 5.
+// The sums of a step are in a different order: within fp32 rounding of losses near 5.
 TEST_F(TrainResume, ARunContinuesUnderAnotherLayout) {
   run("whole", ranks(2, 2));
   const auto expected = read_steps(path("whole"));
@@ -110,14 +110,14 @@ TEST_F(TrainResume, ARunContinuesUnderAnotherLayout) {
   }
 }
 
-// The library file_faults.cpp in a process, and what it is to do there.
+// Returns the environment for file_faults.cpp in a process with these settings.
 Words with_faults(const Words& settings) {
   Words environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY};
   for (const std::string& setting : settings) environment.push_back("FILE_FAULTS_" + setting);
   return environment;
 }
 
-// Each run is stopped in steps 7, 10 and 13, each time in another way, while it writes the step's line of
+// Each run is stopped in steps 7, 10 and 13, each time in a different way, while it writes the step's line of
 // metrics.jsonl, and resumed each time.
 TEST_F(TrainResume, ARunThatWasStoppedThreeTimesIsTheOneThatWasNot) {
   const int steps[] = {7, 10, 13}, signals[] = {SIGTERM, SIGKILL, SIGSEGV};
@@ -151,7 +151,7 @@ TEST_F(TrainResume, ARunThatWasStoppedThreeTimesIsTheOneThatWasNot) {
   }
 }
 
-// The attempt after a crash goes on by itself; resumed from another folder at first, and then from its own checkpoints.
+// The attempt after a crash resumes by itself; at first from another folder, and then from its own checkpoints.
 TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
   const Words kind = {"--save_steps", "2", "--gradient_accumulation_steps", "2"};
   run("whole", kind + Words{"--nproc", "2"});
@@ -197,7 +197,7 @@ TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
   EXPECT_THAT(refused({}), HasSubstr("format 2"));
 }
 
-// One byte of the optimizer's state is not what was written: it is found before anything is taken from it.
+// One byte of the optimizer's state is changed: this is detected before any of it is loaded.
 TEST_F(TrainResume, ADamagedTensorIsNamedUnlessNothingIsVerified) {
   run("whole", ranks(2, 2) + Words{"--max_steps", "5"});
   const std::string file = path("whole/checkpoint-5/optimizer.safetensors");
@@ -212,7 +212,7 @@ TEST_F(TrainResume, ADamagedTensorIsNamedUnlessNothingIsVerified) {
   run("taken", resume + Words{"--verify_checkpoint", "false"});
 }
 
-// A save takes two steps at least: with one after every step the second one is due while the first is written.
+// A save takes at least two steps: with one after every step the second one is due while the first is written.
 TEST_F(TrainResume, ACheckpointThatIsDueWhileOneIsWrittenIsWaitedForOrSkipped) {
   const Words every_step = ranks(1, 4) + Words{"--save_steps", "1", "--max_steps", "5"};
   const auto exists = [&](const std::string& out, int step) {
@@ -233,7 +233,7 @@ TEST_F(TrainResume, ACheckpointThatIsDueWhileOneIsWrittenIsWaitedForOrSkipped) {
   }
 }
 
-// Not what another run has left, and not what a later course of the same run has.
+// Neither files of another run nor later steps of the same run are lost.
 TEST_F(TrainResume, NothingThatIsThereIsLostByResuming) {
   const auto refused = [&](const Words& more) {
     TrainProgram program(run_words("out", ranks(1, 4) + more));
@@ -253,7 +253,7 @@ TEST_F(TrainResume, NothingThatIsThereIsLostByResuming) {
   EXPECT_TRUE(fs::exists(path("out/checkpoint-12/optimizer.safetensors")));
 }
 
-// As after a run that was killed between its last save and the removal of the one before.
+// Like a run that was killed between its last save and the removal of the previous one.
 TEST_F(TrainResume, ARunThatIsResumedAtItsLastStepKeepsNoMoreThanItsLimit) {
   run("out", ranks(1, 4));
   const Words again = ranks(1, 4) + Words{"--resume_from_checkpoint", "true", "--save_total_limit", "2"};

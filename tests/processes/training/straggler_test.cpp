@@ -1,5 +1,5 @@
-// Jobs in which one rank is slow, and what they say about it. The slow rank sleeps for several times as long as a step
-// takes, so the verdicts hold on a busy machine too.
+// Jobs in which one rank is slow, and their reports. The slow rank sleeps several times as long as a step takes, so the
+// verdicts hold on a busy machine too.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -24,8 +24,8 @@ using testing::Not;
 
 constexpr std::chrono::milliseconds kDelay{30};  // per step
 
-// What makes a rank slow; on the other ranks there is none. Its loader reads ahead in parallel with the steps, so slow
-// data begins to sleep for a step when the one before has ended: it cannot be hidden by steps that take long.
+// Makes a rank slow; not used on the other ranks. The loader prefetches in parallel with the steps, so slow data starts
+// to sleep for a step when the previous one has ended: long steps cannot hide it.
 class Slowness : public TrainerCallback {
  public:
   explicit Slowness(RankActivity activity) : activity_(activity) {}
@@ -79,7 +79,7 @@ class Samples : public SampleSource {
 
 class StragglerJob : public testing::Test {
  protected:
-  // 5 steps to warm up, then two windows of 10. Returns what rank 0 said.
+  // 5 warm-up steps, then two windows of 10. Returns the output of rank 0.
   std::string run(int world, int slow_rank, RankActivity slow, const std::vector<std::string>& more) {
     std::vector<std::string> words = {"--model_config",
                                       std::string(CONCORD_GOLDEN) + "/hf/qwen2-tiny/config.json",
@@ -126,7 +126,7 @@ class StragglerJob : public testing::Test {
   tests::TemporaryFolder folder_;
 };
 
-// Of three ranks only the slow one can be named: each of the others has it among its peers.
+// Among three ranks only the slow one can be reported: each of the others has it among its peers.
 TEST_F(StragglerJob, ARankThatComputesLongerIsNamedAndShownInAllReports) {
   const std::string said = run(3, 1, RankActivity::compute, no_saving_);
   EXPECT_THAT(said, ContainsRegex("rank 1 is [0-9]+ % slower than its peers \\(compute: [0-9]+ ms per step against "

@@ -1,5 +1,5 @@
-// Every configuration in examples/ through the program: taken as it is for its number of devices, and trained for two
-// steps as it is split, with a model that has the real one's layers and heads but is narrow.
+// Every configuration in examples/ through the program: accepted unchanged for its number of devices, and trained for
+// two steps with its layout, with a model that has the real one's layers and heads but is narrow.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -93,7 +93,7 @@ TEST_P(TrainExamples, IsTakenForItsNumberOfDevicesAndPrintedBack) {
   EXPECT_EQ(odd.exit_code(), is_cut ? 2 : 0) << "3 devices cannot be pairs";
 }
 
-// In 32 bits: libtorch multiplies in bf16 a hundred times slower on a processor that cannot.
+// In fp32: libtorch multiplies bf16 a hundred times slower on a processor without support.
 TEST_P(TrainExamples, TrainsTwoStepsAsItIsSplit) {
   const TrainingArguments given = arguments();
   RunningProcess synth({LAUNCH_PROGRAM, "data", "synth", "--output", path("corpus"), "--tokens", "20000", "--json"});

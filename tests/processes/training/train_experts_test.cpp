@@ -77,7 +77,7 @@ TEST_F(TrainExperts, IsTheSameUnderEveryLayoutAndForEveryWeightingOfTokens) {
   }
 }
 
-// The gradient of fp16 is scaled, and so is that of the routers' losses.
+// fp16 gradients are scaled, including those of the router losses.
 TEST_F(TrainExperts, ScalesTheLossesOfRoutersWithTheOthers) {
   const Words step =
       batches(1, 4, 1) + Words{"--max_steps", "1", "--fp16", "--calculate_per_token_loss", "false", "--loss_scale"};
@@ -97,8 +97,8 @@ TEST_F(TrainExperts, ResumesToTheLastBit) {
   expect_same_bytes("whole/checkpoint-4/model.safetensors", "other/model/model.safetensors");
 }
 
-// A checkpoint of one layout of experts is continued under others, by value. That each reads the bytes of the others:
-// ResumeRow.
+// A checkpoint of one expert layout is resumed with others, compared by value. ResumeRow shows that each reads the
+// bytes of the others.
 TEST_F(TrainExperts, CheckpointsContinueUnderOtherLayoutsOfExperts) {
   const Words ep = batches(4, 1, 1) + Words{"--use_distributed_optimizer", "--expert_model_parallel_size", "2"};
   const Words save = {"--save_steps", "2", "--max_steps"};
@@ -124,7 +124,7 @@ TEST_F(TrainExperts, CheckpointsContinueUnderOtherLayoutsOfExperts) {
   }
 }
 
-// Steps of the biases so large that other experts are chosen afterwards.
+// The updates of the biases are so large that different experts are chosen afterwards.
 TEST_F(TrainExperts, BiasesOfExpertsFollowTheLoadOfAllRanks) {
   std::ofstream(path("config.json")) << R"({"model_type": "glm4_moe", "vocab_size": 256, "hidden_size": 32,
     "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,

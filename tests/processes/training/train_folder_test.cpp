@@ -55,7 +55,7 @@ TEST_F(TrainFolder, AnInputThatLiesInWhatWouldBeRemovedIsRefusedAndEverythingSta
   EXPECT_EQ(read_steps(path("out")).size(), 2u);
 }
 
-// Until everything else is known to be right, what is there stays.
+// Nothing is removed until everything else has been checked.
 TEST_F(TrainFolder, ARunThatIsRefusedOrFailsToStartRemovesNothing) {
   make_run();
   TrainProgram broken(words({"--overwrite_output_dir"}), {.environment = {"CONCORD_PLATFORM=nowhere"}});
@@ -96,9 +96,9 @@ TEST_F(TrainFolder, TheFirstRunOverwritesNoFolderThatTheUserNames) {
   EXPECT_THAT(again.err(), HasSubstr("--overwrite_output_dir"));
 }
 
-// The second attempt of a job goes on in the folder of the first.
+// The second attempt of a job continues in the folder of the first.
 TEST_F(TrainFolder, ARestartedAttemptKeepsWhatItsRunHasWritten) {
-  // Rank 1 dies once, when there is a checkpoint, and tells by a file that it did.
+  // Rank 1 dies once, when there is a checkpoint, and records this in a file.
   const std::string script = "if [ \"$RANK\" = 1 ] && [ ! -e " + path("died") + " ]; then (while [ ! -e " +
                              path("out/checkpoint-2") + " ]; do sleep 0.02; done; echo first > " +
                              path("out/checkpoint-2/of-the-first") + "; touch " + path("died") +
@@ -144,7 +144,7 @@ TEST_F(TrainFolder, AScheduleWithoutBackwardIsRefused) {
   }
 }
 
-// Samples of 3 and of 9 tokens in batches of both: 24 tokens per step and no padding, whoever holds which.
+// Samples of 3 and of 9 tokens in batches of both: 24 tokens per step and no padding, on whichever rank.
 TEST_F(TrainFolder, TokensAreThoseOfTheDataWithoutPadding) {
   std::ofstream data(path("uneven.jsonl"));
   for (int i = 0; i < 16; ++i) {
@@ -176,7 +176,7 @@ TEST_F(TrainFolder, TokensAreThoseOfTheDataWithoutPadding) {
   }
 }
 
-// Steps 2 and 3 learn nothing; with the weight decay their update would change the weights all the same.
+// Steps 2 and 3 train on no tokens; their update would still change the weights by weight decay.
 TEST_F(TrainFolder, AStepWithoutACountedTokenIsSkippedSaidAndCounted) {
   std::ofstream data(path("ignored.jsonl"));
   for (int i = 0; i < 8; ++i) {
@@ -200,7 +200,7 @@ TEST_F(TrainFolder, AStepWithoutACountedTokenIsSkippedSaidAndCounted) {
   }
 }
 
-// The first steps of fp16 overflow; between two log lines they must not go unseen.
+// The first steps of fp16 overflow; they must be reported even between two log lines.
 TEST_F(TrainFolder, SkippedStepsOfFp16AreCountedOverTheWholeWindow) {
   TrainProgram program(words(
       {"--fp16", "--initial_loss_scale", "1e30", "--hysteresis", "1", "--max_steps", "8", "--logging_steps", "4"}));

@@ -1,4 +1,4 @@
-// `concord train` in a folder that others use too: one run at a time, and what Concord did not write stays.
+// `concord train` in a folder that others use too: one run at a time, and foreign files are kept.
 #include <gmock/gmock.h>
 
 #include <csignal>
@@ -97,7 +97,7 @@ TEST_F(TrainLock, WhatIsOnlyCalledACheckpointIsRefusedAtTheStartAndStays) {
   EXPECT_TRUE(fs::exists(path("out/checkpoint-3/notes.txt")));
 }
 
-// A restarted attempt does not look again: its job continues without the checkpoint of that step.
+// A restarted attempt does not check again: its job continues without the checkpoint of that step.
 TEST_F(TrainLock, WhatGetsTheNameOfACheckpointDuringARunStaysAndTheRunGoesOn) {
   write_note(path("out/checkpoint-4/notes.txt"));
   std::ofstream(path("out/.concord-run.json")) << R"({"format": 1, "job": "x"})";

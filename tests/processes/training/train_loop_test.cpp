@@ -42,7 +42,7 @@ class TrainLoop : public TrainResume {
     }
     return std::sqrt(squares);
   }
-  // The bytes of all tensors whose names contain |part|, and of all others.
+  // Returns the bytes of all tensors whose names contain |part|, and of all others.
   std::pair<std::string, std::string> tensors(const std::string& file, const std::string& part) {
     const std::string bytes = bytes_of(file);
     uint64_t header = 0;
@@ -113,10 +113,11 @@ TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
   EXPECT_THAT(refusal({"--iterations_to_skip", "0"}), HasSubstr("not a whole number >= 1"));
 }
 
-// Megatron's numbers of a run whose length is in samples: steps, batch sizes and the learning rates of both groups.
+// Megatron's numbers for a run whose length is given in samples: steps, batch sizes and the learning rates of both
+// groups.
 TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
   const auto golden = nlohmann::json::parse(std::ifstream(kGolden + "/data/runs.json"))["runs"];
-  // With a ramp on two ranks; on one rank with a batch that is decreased, and with a ramp that is longer than the run.
+  // With a ramp on two ranks; on one rank with a decreasing batch, and with a ramp that is longer than the run.
   for (const size_t which : {0u, 3u, 4u}) {
     SCOPED_TRACE(which);
     const nlohmann::json& of = golden[which];
@@ -173,8 +174,8 @@ TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
   }
 }
 
-// A batch of 5 is one of 4 on two ranks. With weights that do not move, a step's loss is the mean of its samples'
-// losses, which a run of one sample per step tells.
+// A batch of 5 is one of 4 on two ranks. With constant weights a step's loss is the mean of its samples' losses, which
+// a run of one sample per step measures.
 TEST_F(TrainLoop, ADecreasedBatchGoesOnWithTheNextSampleOnAnotherNumberOfRanks) {
   const Words still = {"--learning_rate", "1e-30", "--weight_decay",      "0",
                        "--logging_steps", "1",     "--lr_scheduler_type", "constant"};
@@ -227,7 +228,7 @@ TEST_F(TrainLoop, LongSamplesAreCutDroppedOrSplitAndCounted) {
   }
 }
 
-// A row of several documents is what these documents are alone: positions, attention and labels.
+// A row of several documents equals these documents alone: positions, attention and labels.
 TEST_F(TrainLoop, DocumentsOfARowAreLearntAsIfTheyWereAlone) {
   // Text under the byte tokenizer, where 256 ends a document. Two rows of 16 tokens, and one that the last predicts.
   std::ofstream text(path("docs.txt"));
@@ -342,7 +343,7 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
   EXPECT_THAT(refusal({"--lr_mult_pattern", "{norm: x}"}), HasSubstr("is not a number >= 0"));
 }
 
-// The operator is compared with libtorch's (core/ops); here it gets the numbers, in training only. Both terms are
+// core/ops compares the operator with libtorch's; here it gets the coefficients, in training only. Both terms are
 // linear in their coefficients.
 TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
   const auto losses = [&](const Words& more) {
@@ -366,8 +367,8 @@ TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
   EXPECT_THAT(refusal({"--label_smoothing_factor", "1"}), HasSubstr("label_smoothing_factor"));
 }
 
-// Vocabulary and sequence split over ranks, deferred weight gradients, gradients that are reduced as they come: what
-// was computed in chunks, once or twice, is what was computed at once.
+// Vocabulary and sequence split over ranks, deferred weight gradients, overlapped reductions: losses in chunks,
+// computed once or twice, equal those without chunks.
 TEST_F(TrainLoop, LossesInChunksTrainTheSameUnderLayouts) {
   const Words zb = {"--pipeline_model_parallel_size",
                     "2",
@@ -428,7 +429,7 @@ TEST_F(TrainLoop, ForwardAndBackwardOfAPipelineHaveTheirOwnTimes) {
   }
 }
 
-// A span lies within another one or apart from it, so that a viewer can stack them.
+// Spans are nested or disjoint, so that a viewer can stack them.
 TEST_F(TrainLoop, AProfileHasSpansThatNest) {
   const Words kind =
       ranks(2, 4) +
@@ -438,7 +439,7 @@ TEST_F(TrainLoop, AProfileHasSpansThatNest) {
   EXPECT_FALSE(fs::exists(path("profiled/profile/rank_0.json")));
   const auto trace = nlohmann::json::parse(bytes_of(path("profiled/profile/rank_1.json")));
   std::map<std::string, int> found;
-  std::vector<std::pair<double, double>> spans;  // of the thread that trains
+  std::vector<std::pair<double, double>> spans;  // on the training thread
   const nlohmann::json* step = nullptr;
   for (const nlohmann::json& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
@@ -495,7 +496,7 @@ TEST_F(TrainLoop, StopsWhenEvaluationsStopGettingBetter) {
     }
     return int64_t{12};
   };
-  double threshold = 0.05;  // one that matters
+  double threshold = 0.05;  // large enough to matter
   while (threshold < 10 && (ends_with(threshold) == ends_with(0) || ends_with(threshold) % 3 == 0)) threshold *= 1.5;
   const int64_t expected = ends_with(threshold);
   ASSERT_LT(expected, ends_with(0));
@@ -505,7 +506,7 @@ TEST_F(TrainLoop, StopsWhenEvaluationsStopGettingBetter) {
   run("stopped", stopping);
   EXPECT_EQ(newest_checkpoint("stopped"), expected);
   EXPECT_EQ(static_cast<int64_t>(evaluations("stopped").size()), expected);
-  // What has been waited for is part of a checkpoint.
+  // The number of evaluations without improvement is part of a checkpoint.
   const int64_t middle = expected / 3 * 3;
   fs::create_directories(path("resumed"));
   fs::copy(path("stopped/checkpoint-" + std::to_string(middle)), path("resumed/checkpoint-" + std::to_string(middle)),

@@ -1,4 +1,4 @@
-// What `concord train` tells the person who started it, and what it leaves for the programs that come after it.
+// The output of `concord train` for its user, and its files for later programs.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <pty.h>
@@ -23,7 +23,7 @@ size_t count_of(std::string_view text, std::string_view part) {
 
 class TrainOutput : public Train {
  protected:
-  // |words| of a run that has to end well; what it said.
+  // Runs |words|, which must succeed; returns its output.
   std::string said_by(const std::vector<std::string>& more) {
     TrainProgram program(words(more));
     EXPECT_EQ(program.exit_code(), 0) << program.err();
@@ -74,7 +74,7 @@ TEST_F(TrainOutput, WhatIsNotEvaluatedAndNotKeptIsNamedBeforeAndAfter) {
 
 TEST_F(TrainOutput, AStepThatFp16SkipsSaysWhatBecameOfTheLossScale) {
   EXPECT_THAT(said_by({"--fp16", "--max_steps", "2", "--per_device_train_batch_size", "1"}),
-              AllOf(HasSubstr("skipped, loss scale is 4294967296"),  // one is forgiven: hysteresis
+              AllOf(HasSubstr("skipped, loss scale is 4294967296"),  // hysteresis allows one
                     HasSubstr("skipped, loss scale halved to 2147483648"), Not(HasSubstr("nan"))));
 }
 
@@ -91,7 +91,7 @@ TEST_F(TrainOutput, WhatWasLoggedStaysAboveTheLineOfATerminal) {
   command.insert(command.end(), more.begin(), more.end());
   std::string line;
   for (const std::string& word : command) line += "'" + word + "' ";
-  // The shell gives the program the terminal that is ours.
+  // The shell connects the program to our terminal.
   RunningProcess process({"/bin/sh", "-c", "exec " + line + " > " + ::ttyname(inside)});
   std::string seen;
   ::fcntl(outside, F_SETFL, O_NONBLOCK);
@@ -125,7 +125,7 @@ TEST_F(TrainOutput, UnderMpirunNoEscapeCodesGoIntoFiles) {
   EXPECT_THAT(process.err(), Not(HasSubstr("platform cpu chosen"))) << "the first lines have it, once";
 }
 
-// As srun starts them: nobody ends the others.
+// Like srun, which does not terminate the other ranks.
 TEST_F(TrainOutput, AnErrorThatAllRanksShareIsPrintedOnce) {
   std::vector<std::unique_ptr<TrainProgram>> ranks;
   for (const std::string rank : {"0", "1", "2"}) {
@@ -159,7 +159,7 @@ TEST_F(TrainOutput, AWordThatIsNearlyASubcommandIsToldWhich) {
   EXPECT_THAT(process.err(), HasSubstr("unknown subcommand 'trian'; did you mean train?"));
 }
 
-// transformers itself on what a run has left: its type, and a tokenizer that gives the tokens of the training.
+// transformers itself on the files of a run: its type, and a tokenizer that gives the tokens of the training.
 constexpr const char* kLoad = R"(
 import json, sys
 try:

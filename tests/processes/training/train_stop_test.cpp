@@ -36,7 +36,7 @@ class TrainStop : public Train, public ::testing::WithParamInterface<int> {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  // Processes of the job that a launcher has told their rank.
+  // Returns the processes of the job that have a rank.
   std::vector<pid_t> ranks() {
     std::vector<pid_t> found;
     for (const pid_t pid : processes_with(path("out"))) {
@@ -59,7 +59,7 @@ TEST_P(TrainStop, WhileItTrainsItSavesAndEndsWithTheSignalsExitCode) {
   EXPECT_TRUE(all_gone(path("out")));
 }
 
-// It comes to one rank, not to the launcher: the others agree.
+// The signal goes to one rank, not to the launcher: all ranks stop.
 TEST_P(TrainStop, OneRankIsEnough) {
   TrainProgram program(endless({}));
   ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
@@ -81,7 +81,7 @@ TEST_P(TrainStop, AnEvaluationIsAbandoned) {
   EXPECT_TRUE(fs::exists(path("out/model/model.safetensors")));
 }
 
-// Rank 1 never comes: rank 0 waits for it before training begins, and has nothing to save. With a token the store has a
+// Rank 1 never joins: rank 0 waits for it before training starts, and has nothing to save. With a token the store has a
 // port, which shows that rank 0 waits.
 TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
   const auto port = static_cast<uint16_t>(tests::free_port());
@@ -94,7 +94,8 @@ TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
   EXPECT_FALSE(fs::exists(path("out")));
 }
 
-// The launcher's process that forks ranks, or the first rank, has not loaded what it needs, nor does it handle signals.
+// The launcher's process that forks ranks, or the first rank, has not loaded its libraries, and does not handle signals
+// yet.
 TEST_P(TrainStop, WhileRanksAreStartedItEndsAtOnce) {
   for (const char* start : {"fork", "exec"}) {
     TrainProgram program(endless({}), {.environment = {std::string("CONCORD_RANK_START=") + start}});
@@ -107,7 +108,7 @@ TEST_P(TrainStop, WhileRanksAreStartedItEndsAtOnce) {
   }
 }
 
-// All steps are made and the model is being written, which a large file of its tokenizer makes long enough to be hit.
+// All steps are done and the model is being written, which a large tokenizer file makes slow enough to be interrupted.
 // Under a launcher, and as the only process.
 TEST_P(TrainStop, TheFinalSaveIsFinished) {
   constexpr uintmax_t kBytes = 200 << 20;
@@ -136,7 +137,7 @@ TEST_P(TrainStop, TheFinalSaveIsFinished) {
 INSTANTIATE_TEST_SUITE_P(Signals, TrainStop, ::testing::Values(SIGTERM, SIGINT, SIGHUP),
                          [](const auto& test) { return std::string(sigabbrev_np(test.param)); });
 
-// A rank that hangs keeps the others from finishing their step: the time limit ends them, and the launcher the rest.
+// A rank that hangs prevents the others from finishing their step: the time limit ends them, and the launcher the rest.
 TEST_F(TrainStop, AHungRankIsNotWaitedForLongerThanTheGraceTime) {
   TrainProgram program(endless({"--exit_signal_grace", "1"}));
   ASSERT_TRUE(poll_until([&] { return is_training(); })) << program.err();
@@ -156,7 +157,7 @@ TEST_F(TrainStop, ASecondSigtermEndsAHungJobAtOnce) {
   ASSERT_EQ(found.size(), 2u);
   kill(found.back(), SIGSTOP);
   program.process().signal(SIGTERM);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // sooner it would be taken for the same one
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // sooner it would count as the same signal
   program.process().signal(SIGTERM);
   EXPECT_EQ(program.exit_code(), 1) << program.err();
   EXPECT_TRUE(all_gone(path("out")));

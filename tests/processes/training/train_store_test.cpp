@@ -1,4 +1,5 @@
-// What others on the machine can do to a job that trains: reach its port, and leave half a model in its folder.
+// Interference by other users of the machine with a training job: connecting to its port, and leaving half a model in
+// its folder.
 #include <gmock/gmock.h>
 #include <unistd.h>
 
@@ -16,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using tests::StoreStranger;
 
-// "socket:[1234]" of all that the processes have open.
+// Returns "socket:[1234]" for all sockets that the processes have open.
 std::set<std::string> sockets_of(const std::vector<pid_t>& pids) {
   std::set<std::string> found;
   for (const pid_t pid : pids) {
@@ -29,7 +30,7 @@ std::set<std::string> sockets_of(const std::vector<pid_t>& pids) {
   return found;
 }
 
-// The addresses at which the processes listen, as /proc/net has them: "0100007F:1234" is 127.0.0.1.
+// Returns the addresses at which the processes listen, as in /proc/net: "0100007F:1234" is 127.0.0.1.
 std::vector<std::string> listening(const std::vector<pid_t>& pids) {
   const std::set<std::string> theirs = sockets_of(pids);
   std::vector<std::string> found;
@@ -45,7 +46,7 @@ std::vector<std::string> listening(const std::vector<pid_t>& pids) {
   return found;
 }
 
-// Name -> bytes of all files below |folder|, of weights alone: the others have times in them.
+// Returns the content of all weight files below |folder|, by name: other files contain times.
 std::map<std::string, std::string> files_below(const std::string& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -60,7 +61,7 @@ std::map<std::string, std::string> files_below(const std::string& folder) {
 
 class TrainStore : public Train {
  protected:
-  // A job of two ranks at |port| that saves at every step.
+  // Returns the command of a job of two ranks at |port| that saves at every step.
   std::vector<std::string> job_at(int port, const std::string& output) {
     std::vector<std::string> command = {LAUNCH_PROGRAM,       "launch", "--nproc",      "2",    "--master_port",
                                         std::to_string(port), "--",     LAUNCH_PROGRAM, "train"};
@@ -82,7 +83,7 @@ TEST_F(TrainStore, AStrangerWithoutTheTokenChangesNoFileAndNoResult) {
   RunningProcess disturbed(job_at(port, path("disturbed")), settings);
   StoreStranger stranger(port);
   int attacks = 0;
-  // From the first moment on, until the job has ended.
+  // From the start until the job has exited.
   ASSERT_TRUE(poll_until([&] { return stranger.attack() || disturbed.has_ended(); }));
   for (; !disturbed.has_ended(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {  // ranks share the cores
     if (stranger.attack()) ++attacks;

@@ -1,4 +1,4 @@
-// `concord train` as a user meets it: its files, its end, what it says to bad input.
+// `concord train` as seen by a user: its files, its exit, its errors.
 #include "tests/processes/train_program.h"
 
 #include <gmock/gmock.h>
@@ -110,7 +110,7 @@ TEST_F(Train, AModelThatIsNotThereIsRefused) {
 TEST_F(Train, AnOutputFolderOfAnotherRunIsKept) {
   fs::create_directories(path("out"));
   std::ofstream(path("out/trainer_state.json")) << "{}";
-  std::ofstream(path("out/.concord-run.json")) << "{}";  // what every run leaves
+  std::ofstream(path("out/.concord-run.json")) << "{}";  // left by every run
   TrainProgram refused(words({}));
   EXPECT_EQ(refused.exit_code(), 2);
   EXPECT_THAT(refused.err(), AllOf(HasSubstr("contains another run"), HasSubstr("--overwrite_output_dir")));
@@ -161,7 +161,7 @@ TEST_F(Train, KnowsTheShareOfThePeakThatItUses) {
   const auto steps = read_steps(path("known"));
   const nlohmann::json &a = steps.at(1), &b = steps.at(2);
   const double tokens = b["tokens"].get<double>() - a["tokens"].get<double>();
-  // The rest of the formula is the model's alone: MFU * seconds / tokens is the same in every step.
+  // The rest of the formula depends only on the model: MFU * seconds / tokens is the same in every step.
   const double per_token = b["mfu"].get<double>() * b["seconds"].get<double>() / tokens;
   EXPECT_GT(per_token * 2e9, 6.0 * 64 * 64) << "fewer than one small product";
   EXPECT_NEAR(steps.at(3)["mfu"].get<double>() * steps.at(3)["seconds"].get<double>() / tokens, per_token,
@@ -196,7 +196,7 @@ TEST_F(Train, TakesTextAndPairs) {
   }
 }
 
-// Under a layout that splits tokens, layers and batches; the model that it saves says the same by itself.
+// With a layout that splits tokens, layers and batches; the saved model generates the same text by itself.
 TEST_F(Train, SamplesOfPromptsAreWhatTheSavedModelSays) {
   std::ofstream(path("prompts.jsonl")) << "{\"input_ids\": [5, 6, 7]}\n{\"input_ids\": [9]}\n";
   TrainProgram program(words(

@@ -1,4 +1,4 @@
-// Wrong numbers in training runs of real processes: what is found, who is named, how the run goes on.
+// Wrong numbers in training runs of real processes: what is detected, which rank is reported, how the run continues.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -39,7 +39,7 @@ class DamageAWeight : public TrainerCallback {
   double value_;
 };
 
-// Flips a bit of a parameter on |rank| when |step| is done.
+// Flips a bit of a parameter on |rank| after |step|.
 class FlipABit : public TrainerCallback {
  public:
   FlipABit(Trainer& trainer, int64_t rank, int64_t step) : trainer_(trainer), rank_(rank), step_(step) {}
@@ -111,10 +111,10 @@ TEST_F(WrongNumbers, AWarningLetsTheRunGoOnAndZeroTurnsTheComparisonOff) {
   }
 }
 
-// What a rank's forward does to the losses of one step.
+// A change of the losses of one step in a rank's forward.
 struct Poison {
   int64_t step = 4;
-  int64_t rank = -1;   // the device that is faulty; -1: all
+  int64_t rank = -1;   // the faulty device; -1: all
   bool once = false;   // only the first time that the step is computed
   int64_t token = -1;  // only batches with this token; -1: all
   double factor = std::numeric_limits<double>::quiet_NaN();
@@ -122,7 +122,7 @@ struct Poison {
   std::string parameter = "model.layers.0.input_layernorm.weight";
 };
 
-// Knows which step is computed.
+// Records the current step.
 class StepCounter : public TrainerCallback {
  public:
   void on_step_begin(const TrainerState& state, TrainerControl&) override {
@@ -147,7 +147,7 @@ void advance(Generator& generator, int64_t count) {
   generator.restore(state);
 }
 
-// Depends on the position of the generator, as dropout would.
+// Depends on the position of the generator, like dropout.
 at::Tensor with_random_numbers(const at::Tensor& losses) {
   Generator& generator = parallel_context().rng().current();
   const double factor = 1 + 0.01 * static_cast<double>(generator.state().offset % 7);
@@ -232,20 +232,21 @@ TEST_F(Reruns, ADeviceThatComputesWrongNumbersIsNamed) {
   }
 }
 
-// The device is one of the two whose stages make a replica.
+// The device is one of the two whose stages form a replica.
 TEST_F(Reruns, AReplicaOfTwoStagesIsBlamedAsAWhole) {
   expect_error(4, {.rank = 3}, {"--pipeline_model_parallel_size", "2"},
                HasSubstr("a persistent fault of the device of one of ranks 1 and 3"));
 }
 
-// Its losses are finite, and too large: found by the spike, told by the bits that its neighbours agree on.
+// Its losses are finite, but too large: detected as a spike, and identified by the bits on which the other replicas
+// agree.
 TEST_F(Reruns, ADeviceWhoseNumbersAreFiniteIsNamedByThreeReplicas) {
   expect_error(3, {.step = 12, .rank = 2, .factor = 1000}, {"--max_steps", "14", "--spike_factor", "10"},
                AllOf(HasSubstr("step 12 has a spike"), HasSubstr("a persistent fault of the device of rank 2")));
 }
 
 TEST_F(Reruns, WhatTheDataCausesIsReportedWithItsRankAndMicroBatch) {
-  const Poison inherent{.step = 1, .token = 31};  // of the second sample
+  const Poison inherent{.step = 1, .token = 31};  // in the second sample
   expect_error(2, inherent, {"--shuffle", "false"},
                HasSubstr("rank 1: the loss of micro-batch 0 of step 1 is NaN; check this rank's data"));
 }
@@ -282,7 +283,7 @@ TEST_F(Reruns, ATransientSpikeLeavesNoTrace) {
             weights_after(std::nullopt, words));
 }
 
-// With two replicas too: the finite one is right. Nothing of the step was used before the repair.
+// With two replicas too: the finite one is right. No result of the step was used before the repair.
 TEST_F(Reruns, WeightsThatAreNotFiniteAreCopiedFromAReplica) {
   const Poison damage{.rank = 1, .weight = std::numeric_limits<double>::quiet_NaN()};
   for (const auto& [world, words] : std::vector<std::pair<int, std::vector<std::string>>>{
@@ -294,7 +295,7 @@ TEST_F(Reruns, WeightsThatAreNotFiniteAreCopiedFromAReplica) {
                      HasSubstr("a transient fault; the weights were copied from a replica; resume from the newest")));
 }
 
-// 3e38 overflows in the first product. A finite weight may have been trained with: no replica is intact then.
+// 3e38 overflows in the first product. A finite weight may have been trained with: then no replica is intact.
 TEST_F(Reruns, ADeviceIsNotBlamedForAWeightThatWasDamagedInMemory) {
   const Poison large{.rank = 1, .weight = 3e38};
   for (const char* action : {"continue", "skip"}) {
