@@ -32,6 +32,8 @@ def tabulate(trace):
     steps = sum(event["cat"] == "step" for event in events)
     work = sorted((event["ts"], event["ts"] + event["dur"], event["name"]) for event in events
                   if event["cat"] in ("kernel", "copy", "fill"))
+    if not work:
+        sys.exit("the profile has no kernels of a device; see docs/cuda.md for CUPTI")
     first, last = work[0][0], max(end for _, end, _ in work)
     times, counts, busy, reached = collections.Counter(), collections.Counter(), 0.0, first
     for begin, end, name in work:
