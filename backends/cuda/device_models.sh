@@ -1,24 +1,22 @@
 #!/usr/bin/env bash
-# Operators, layers, models and training on a machine with a CUDA device: the tests that run on every platform, with up
-# to four ranks that share the device; every kernel at the sizes of real models (sizes); the first run of the README;
-# models of real shapes; the speed of training and generation beside transformers; and the loss in FP8 beside bf16.
-# Needs what device_check.sh does, GTest, fmt, nlohmann_json, CLI11, yaml-cpp, and torch with CUDA; transformers for the
-# steps random, speed and generate.
+# Runs operators, layers, models and training on a machine with a CUDA device: the tests of every platform, with up to
+# four ranks that share the device; every kernel at the sizes of real models (sizes); the first run of the README; models
+# of real shapes; training, generation, LoRA and DPO compared with transformers; memory; and the loss in FP8. Needs what
+# device_check.sh needs, GTest, fmt, nlohmann_json, CLI11, yaml-cpp, and torch with CUDA; transformers for the steps
+# random, speed, generate and adapters.
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
-# STEP: ops sizes parallel hf train replay resume deterministic checkpoint recovery random first probe step checks speed generate fp8;
-# without any, all of them. Only what they need is built. Reports go to $OUT (default: build-device/report). Ends with one line
-# per step and exit code 0 where all of them passed.
+# Runs the given steps, or all of them ($known below), and builds only the targets that they need. Reports go to $OUT
+# (default: build-device/report). Prints one line per step; the exit code is 0 if all of them passed.
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-wanted=${*:-ops sizes parallel hf train replay resume deterministic checkpoint recovery random first probe step checks speed generate fp8}
+known="ops sizes parallel hf train replay resume deterministic checkpoint recovery random first probe step checks speed"
+known+=" generate adapters sequences fp8"
+wanted=${*:-$known}
 for name in $wanted; do
-  case $name in
-    ops | sizes | parallel | hf | train | replay | resume | deterministic | checkpoint | recovery | random | first | probe | step | checks | speed | generate | fp8) ;;
-    *) echo "unknown step $name; see the head of $0" >&2; exit 2 ;;
-  esac
+  [[ " $known " == *" $name "* ]] || { echo "unknown step $name; choose from: $known" >&2; exit 2; }
 done
 . "$root/backends/cuda/device_steps.sh"
 write_environment
@@ -120,6 +118,14 @@ fi
 if wants generate; then
   step generate 120 python3 -u "$root/tests/performance/device/generate.py" "$build/bin/concord" \
     --json "$out/generate.json"
+fi
+if wants adapters; then
+  step adapters 240 python3 -u "$root/tests/performance/device/adapters.py" "$build/bin/concord" --folder /dev/shm \
+    --json "$out/adapters.json"
+fi
+if wants sequences; then
+  step sequences 120 python3 -u "$root/tests/performance/device/sequences.py" "$build/bin/concord" \
+    --json "$out/sequences.json"
 fi
 if wants fp8; then
   step fp8-losses 580 python3 -u "$root/tests/performance/device/fp8_losses.py" "$build/bin/concord" \
