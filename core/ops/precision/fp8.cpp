@@ -193,13 +193,14 @@ Tensor amax_for(const Tensor& x, const Fp8Scaling& scaling) {
 Fp8Matrix in_blocks_of(const Tensor& x, const Fp8Scaling& scaling) {
   if (scaling.format != Fp8Format::e4m3) refuse("fp8_quantise", "blocks are of e4m3 only");
   static const auto op = find<Four(const Tensor&, bool)>("concord::fp8_quantise_blocks");
-  const auto [rows, row_scales, columns, column_scales] = op.call(x, scaling.unit == Fp8Scaling::Unit::square_blocks);
-  return {rows, row_scales, columns, column_scales};
+  const auto [rowwise, rowwise_scales, columnwise, columnwise_scales] =
+      op.call(x, scaling.unit == Fp8Scaling::Unit::square_blocks);
+  return {rowwise, rowwise_scales, columnwise, columnwise_scales};
 }
 
 Fp8Matrix with_one_scale(const Three& parts) {
-  const auto& [rows, columns, scale] = parts;
-  return {rows, scale, columns, scale};
+  const auto& [rowwise, columnwise, scale] = parts;
+  return {rowwise, scale, columnwise, scale};
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ c10::ScalarType type_of(Fp8Format format);
 // An FP8 matrix [r, c]. Stored numbers times their scales are the values; scales are fp32, [1] for the whole matrix, or
 // one per block: [blocks of rows, blocks of columns].
 struct Fp8Matrix {
-  at::Tensor rows, row_scales;        // [r, c]
-  at::Tensor columns, column_scales;  // [c, r]
+  at::Tensor rowwise, rowwise_scales;        // [r, c]
+  at::Tensor columnwise, columnwise_scales;  // [c, r]
 };
 
 // How scales are computed.

@@ -147,11 +147,11 @@ TEST(Fp8Quantise, RoundsToTheNearestNumberOfTheFormat) {
     const Tensor x = at::tensor(values).unsqueeze(0);
     const Tensor amax = at::tensor({static_cast<float>(largest_of(format))});
     const Fp8Matrix got = fp8_quantise(x, {.format = format, .amax = amax});
-    EXPECT_EQ(got.row_scales.item<float>(), 1);
+    EXPECT_EQ(got.rowwise_scales.item<float>(), 1);
     for (size_t i = 0; i < values.size(); ++i) {
       const auto column = static_cast<int64_t>(i);
-      EXPECT_EQ(got.rows[0][column].to(at::kDouble).item<double>(), nearest(numbers, values[i])) << values[i];
-      EXPECT_EQ(got.columns[column][0].to(at::kDouble).item<double>(), nearest(numbers, values[i]));
+      EXPECT_EQ(got.rowwise[0][column].to(at::kDouble).item<double>(), nearest(numbers, values[i])) << values[i];
+      EXPECT_EQ(got.columnwise[column][0].to(at::kDouble).item<double>(), nearest(numbers, values[i]));
     }
   }
 }
@@ -159,7 +159,7 @@ TEST(Fp8Quantise, RoundsToTheNearestNumberOfTheFormat) {
 TEST(Fp8Quantise, SaturatesWhatIsLargerThanTheAmaxAndKeepsNanVisible) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN(), kInf = std::numeric_limits<float>::infinity();
   const Tensor x = at::tensor({3.0F, -8.0F, kNan, kInf, 0.0F}).unsqueeze(0), seen = at::zeros({1});
-  const Tensor got = fp8_quantise(x, {.amax = at::tensor({4.0F}), .seen = seen}).rows.to(at::kFloat)[0];
+  const Tensor got = fp8_quantise(x, {.amax = at::tensor({4.0F}), .seen = seen}).rowwise.to(at::kFloat)[0];
   EXPECT_EQ(got[0].item<float>(), 320);  // 448 / 4 * 3 = 336, half-way between 320 and 352
   EXPECT_EQ(got[1].item<float>(), -448);
   EXPECT_TRUE(std::isnan(got[2].item<float>()));
@@ -172,9 +172,9 @@ TEST(Fp8Quantise, TakesItsOwnAmaxWhereNoneIsGivenAndSaysWhatItSaw) {
   const Tensor x = at::tensor({1.0F, -7.0F, 2.0F, 0.5F}).view({2, 2}), seen = at::tensor({3.0F});
   const Fp8Matrix got = fp8_quantise(x, {.seen = seen});
   EXPECT_EQ(seen.item<float>(), 7);
-  EXPECT_EQ(got.rows[0][1].to(at::kFloat).item<float>(), -448);
-  EXPECT_FLOAT_EQ(got.row_scales.item<float>(), 7.0F / 448);
-  EXPECT_EQ(fp8_quantise(at::zeros({2, 2}), {}).row_scales.item<float>(), 1);  // amax is 0
+  EXPECT_EQ(got.rowwise[0][1].to(at::kFloat).item<float>(), -448);
+  EXPECT_FLOAT_EQ(got.rowwise_scales.item<float>(), 7.0F / 448);
+  EXPECT_EQ(fp8_quantise(at::zeros({2, 2}), {}).rowwise_scales.item<float>(), 1);  // amax is 0
 }
 
 // By hand: a scale per 128 columns of a row, a power of two that uses more than half of the range.
@@ -189,11 +189,11 @@ TEST(Fp8Quantise, OfBlocksScalesEachByAPowerOfTwo) {
         const int64_t row = i / lines * lines, column = j / kFp8Block * kFp8Block;
         const Tensor block =
             x.narrow(0, row, std::min(lines, 130 - row)).narrow(1, column, std::min(kFp8Block, 257 - column));
-        const double amax = largest(block), scale = got.row_scales[i / lines][j / kFp8Block].item<double>();
+        const double amax = largest(block), scale = got.rowwise_scales[i / lines][j / kFp8Block].item<double>();
         EXPECT_LE(amax / scale, 448);
         EXPECT_GT(amax / scale, 224);
         EXPECT_EQ(std::exp2(std::round(std::log2(scale))), scale);
-        const double back = got.rows[i][j].to(at::kDouble).item<double>() * scale;
+        const double back = got.rowwise[i][j].to(at::kDouble).item<double>() * scale;
         EXPECT_NEAR(back, x[i][j].item<double>(), std::abs(back) / 16 + scale * std::ldexp(1, -10));
       }
     }
@@ -206,9 +206,9 @@ TEST(Fp8Swiglu, IsThatOfTheTensorInBetween) {
   const Tensor seen = at::zeros({1}), expected_seen = at::zeros({1}), amax = at::tensor({1.5F});
   const Fp8Matrix got = fp8_swiglu(gate_up, {.amax = amax, .seen = seen});
   const Fp8Matrix expected = fp8_quantise(swiglu(gate_up), {.amax = amax, .seen = expected_seen});
-  EXPECT_TRUE(got.rows.to(at::kFloat).equal(expected.rows.to(at::kFloat)));
+  EXPECT_TRUE(got.rowwise.to(at::kFloat).equal(expected.rowwise.to(at::kFloat)));
   EXPECT_TRUE(seen.equal(expected_seen));
-  EXPECT_EQ(fp8_swiglu_backward(grad, gate_up, {.format = Fp8Format::e5m2}).rows.sizes(), gate_up.sizes());
+  EXPECT_EQ(fp8_swiglu_backward(grad, gate_up, {.format = Fp8Format::e5m2}).rowwise.sizes(), gate_up.sizes());
 }
 
 // ------------------------------------------------------------------------------------------------------------- layers
@@ -233,7 +233,7 @@ struct LayerCase {
 // The numbers that |x| is rounded to, as a matrix in fp64.
 Tensor rounded(const Tensor& x, const Fp8Scaling& scaling) {
   const Fp8Matrix matrix = fp8_quantise(x.detach().reshape({-1, x.size(-1)}), scaling);
-  return matrix.rows.to(at::kDouble) * matrix.row_scales.to(at::kDouble);
+  return matrix.rowwise.to(at::kDouble) * matrix.rowwise_scales.to(at::kDouble);
 }
 
 // Expects a b, plus |first|. In fp32 a sum of k products has k roundings, two scales and one more sum have three: each
