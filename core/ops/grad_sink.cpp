@@ -24,8 +24,8 @@ void GradSink::add(Addition addition, Addition replacement) const {
     (replaces && replacement ? replacement : addition)(to);
     if (sink.added) sink.added();
   };
-  if (later != nullptr) {
-    later->put(run);
+  if (deferred != nullptr) {
+    deferred->put(run);
   } else {
     run();
   }

@@ -26,9 +26,9 @@ class DeferredWgrads {
 
 // A value; copies share the buffer. Everything it points to must live until backward is done.
 struct GradSink {
-  at::Tensor main;                   // shape of the parameter, fp32 or fp64; gradients are added to it
-  std::function<void()> added = {};  // called after each addition, on the same thread
-  DeferredWgrads* later = nullptr;   // queue for the additions; null: they run in backward
+  at::Tensor main;                     // shape of the parameter, fp32 or fp64; gradients are added to it
+  std::function<void()> added = {};    // called after each addition, on the same thread
+  DeferredWgrads* deferred = nullptr;  // queue for the additions; null: they run in backward
   // Whether |main| holds the gradient of an earlier step, so that the first addition overwrites it. Null: never.
   std::shared_ptr<bool> is_stale = {};
 

@@ -52,7 +52,7 @@ struct Operand {
   Tensor whole(ProcessGroup& group) const { return is_share ? gather(value, group, 0).take() : value; }
 };
 
-bool is_put_off(const std::optional<GradSink>& sink) { return sink && sink->later != nullptr; }
+bool is_deferred(const std::optional<GradSink>& sink) { return sink && sink->deferred != nullptr; }
 
 // Defers the weight gradient. Keeps only this rank's part of operands that are split along tokens and gathers them
 // again later, since the whole is larger by the number of ranks. Ranks of a group run deferred work in the same order.
@@ -125,7 +125,7 @@ Tensors column_backward(const Backward& b, ProcessGroup& group, const ParallelLi
                         const std::optional<GradSink>& sink) {
   const bool sequence_parallel = options.sequence_parallel;
   const Tensor& x_pi = b.saved[0];
-  const bool now = b.needed[1] && !is_put_off(sink);
+  const bool now = b.needed[1] && !is_deferred(sink);
   std::optional<PendingTensor> gathered_si;
   if (sequence_parallel && now) gathered_si = gather(x_pi, group, 0);  // in parallel with the input gradient
   std::optional<PendingTensor> summed_pi;
@@ -179,7 +179,7 @@ Tensors row_backward(const Backward& b, ProcessGroup& group, const ParallelLinea
   Tensors result(kLayerInputs);
   if (b.needed[0])
     result[0] = linear_input_grad(grad_so, values_of(b.saved[1], options, grad_so.scalar_type()), options.fp8);
-  if (b.needed[1] && is_put_off(sink)) {
+  if (b.needed[1] && is_deferred(sink)) {
     defer_wgrad(*sink, group, {b.grad, sequence_parallel}, {b.saved[0]}, options.fp8);
   } else if (b.needed[1]) {
     result[1] = accumulate_wgrad(sink, grad_so, b.saved[0], options.fp8);

@@ -72,7 +72,7 @@ at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
 }
 
 void ModelStage::defer_weight_grads(DeferredWgrads* later) {
-  for (Parameter& parameter : chunk_.parameters()) parameter.sink.later = later;
+  for (Parameter& parameter : chunk_.parameters()) parameter.sink.deferred = later;
 }
 
 double ModelStage::loss_sum() const {

@@ -4,7 +4,7 @@
 //
 // Backward is autograd's, of the output with the gradient received from the next stage; the gradient of the input goes
 // to the previous stage. For the kinds that split it (zb-h1, zb-v) the gradients of weights are deferred where their
-// sinks can (GradSink::later): then backward computes only the gradient of the input, and those of the weights run
+// sinks can (GradSink::deferred): then backward computes only the gradient of the input, and those of the weights run
 // later, micro-batch by micro-batch. Gradients without such a sink are computed with the input's.
 //
 // Threads: that of the executor. Calls come in the order of the schedule; all of them may throw, which ends the run.

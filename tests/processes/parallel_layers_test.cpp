@@ -80,7 +80,8 @@ Outcome cut(ProcessGroup& group, const Parts& whole, const at::Tensor& grad, con
   const auto sums = setting.type == at::kDouble ? at::kDouble : at::kFloat;
   DeferredWgrads later;
   const auto sink_of = [&](const at::Tensor& w) {
-    return GradSink{.main = at::zeros(w.sizes(), w.options().dtype(sums)), .later = setting.put_off ? &later : nullptr};
+    return GradSink{.main = at::zeros(w.sizes(), w.options().dtype(sums)),
+                    .deferred = setting.put_off ? &later : nullptr};
   };
   const GradSink sink0 = sink_of(table), sink1 = sink_of(w1), sink2 = sink_of(w2);
   const auto use = [&](const GradSink& sink) { return setting.sinks ? &sink : nullptr; };
@@ -165,8 +166,8 @@ TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) 
     int64_t held = std::numeric_limits<int64_t>::max();
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       DeferredWgrads later;
-      const GradSink sink1{.main = at::zeros(w1.sizes()), .later = &later};
-      const GradSink sink2{.main = at::zeros(w2.sizes()), .later = &later};
+      const GradSink sink1{.main = at::zeros(w1.sizes()), .deferred = &later};
+      const GradSink sink2{.main = at::zeros(w2.sizes()), .deferred = &later};
       const auto meter = std::make_shared<MemoryMeter>();
       {
         const c10::DebugInfoGuard watched(c10::DebugInfoKind::PROFILER_STATE, meter);

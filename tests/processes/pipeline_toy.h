@@ -49,7 +49,7 @@ class ToyBlock {
     const at::Tensor inner = column_parallel_linear(x, up_, bias_, tp_, {.name = "up"}, &up_sink_).tanh();
     return x.add(row_parallel_linear(inner, down_, {}, tp_, {.name = "down"}, &down_sink_));
   }
-  void defer(DeferredWgrads* later) { up_sink_.later = down_sink_.later = later; }
+  void defer(DeferredWgrads* later) { up_sink_.deferred = down_sink_.deferred = later; }
   std::vector<at::Tensor> grads() const { return {up_sink_.main, down_sink_.main, bias_.grad()}; }
   int added() const { return added_; }
   void clear() {

@@ -43,7 +43,7 @@ class SmallNetwork {
   }
 
   void later(DeferredWgrads* grads) {
-    for (Parameter& parameter : parameters_) parameter.sink.later = grads;
+    for (Parameter& parameter : parameters_) parameter.sink.deferred = grads;
   }
 
   // Returns the sum over the rows of sample(seed).

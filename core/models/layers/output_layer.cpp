@@ -103,7 +103,7 @@ bool OutputLayer::computes_chunks_once(const ExpectedGrad& expected) const {
   const GradSink* sink = weight_->grad_sink();
   const bool is_product = adapter_.is_off() && !weight_->nf4 && context_->config.final_logit_softcapping == 0;
   const bool is_known = expected.is_certain && expected.value != 0;
-  return is_known && is_product && (!weight_->value.requires_grad() || (sink && !sink->later));
+  return is_known && is_product && (!weight_->value.requires_grad() || (sink && !sink->deferred));
 }
 
 int64_t OutputLayer::tokens_at_a_time(const ExpectedGrad& expected) const {

@@ -48,7 +48,7 @@ std::optional<GradSink> immediate(const GradSink* sink) {
   if (sink == nullptr) return std::nullopt;
   GradSink now = *sink;
   now.added = {};
-  now.later = nullptr;
+  now.deferred = nullptr;
   return now;
 }
 

@@ -76,7 +76,7 @@ TEST_F(LinearCrossEntropy, IsThatOfAllRowsInPieces) {
 // The sink's buffer holds the gradient of the last step, or of this step; deferred additions run immediately.
 TEST_F(LinearCrossEntropy, AddsToTheSinkOrReplacesWhatIsStale) {
   DeferredWgrads later;
-  sink.later = &later;
+  sink.deferred = &later;
   sink.is_stale = std::make_shared<bool>(true);
   sink.main.fill_(7);
   const Expected all = expected(grads);
