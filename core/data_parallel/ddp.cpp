@@ -30,11 +30,11 @@ std::vector<const GradBuffer*> DistributedDataParallel::buffers() const {
 
 const BucketPlan& DistributedDataParallel::plan(size_t chunk) const { return chunks_.at(chunk)->plan(); }
 
-void DistributedDataParallel::begin_step(int64_t micro_batches, bool hold) {
+void DistributedDataParallel::begin_step(int64_t micro_batches, bool defer_reduction) {
   if (micro_batches < 1) {
     throw ConfigError(fmt::format("a step of {} micro-batches; must be >= 1", micro_batches));
   }
-  for (const auto& chunk : chunks_) chunk->begin_step(micro_batches, hold);
+  for (const auto& chunk : chunks_) chunk->begin_step(micro_batches, defer_reduction);
 }
 
 void DistributedDataParallel::flush_grads() {

@@ -53,7 +53,7 @@ class DistributedDataParallel {
   // accumulation, in flush_grads() or at reduction. With |defer_reduction| no reduction starts before start_grad_sync()
   // or finish_grad_sync(), so that the gradients of this rank can be examined; the reduced ones are bitwise identical.
   // Throws ConfigError if |micro_batches| is less than 1.
-  void begin_step(int64_t micro_batches, bool hold = false);
+  void begin_step(int64_t micro_batches, bool defer_reduction = false);
   // Flushes this step's gradients into the buffers, so that callers can read or modify them before the reduction. This
   // includes gradients of vectors that autograd has stored, which are copied together; gradients without additions
   // become zero.

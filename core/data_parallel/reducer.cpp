@@ -104,9 +104,9 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
       std::make_unique<AfterGrad>([this, index](const at::Tensor& value) { move_grad(index, value); }));
 }
 
-void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool hold) {
+void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool defer_reduction) {
   const at::NoGradGuard no_grad;
-  held_ = hold;
+  defers_reduction_ = defer_reduction;
   waiting_.clear();  // left from an aborted step
   for (Bucket& bucket : buckets_) {
     bucket.missing = 0;
@@ -175,7 +175,7 @@ void DistributedDataParallel::Reducer::added(size_t index) {
                             parameters_[index]->spec.name));
   }
   if (--arrival.missing > 0) return;
-  if (arrival.missing == 0 && --bucket.missing == 0 && overlaps_ && !held_) issue_ready();
+  if (arrival.missing == 0 && --bucket.missing == 0 && overlaps_ && !defers_reduction_) issue_ready();
 }
 
 void DistributedDataParallel::Reducer::issue_ready() {

@@ -18,7 +18,7 @@ class DistributedDataParallel::Reducer {
   const BucketPlan& plan() const { return plan_; }
   const std::vector<std::unique_ptr<GradBuffer>>& buffers() const { return buffers_; }
 
-  void begin_step(int64_t micro_batches, bool hold);
+  void begin_step(int64_t micro_batches, bool defer_reduction);
   void flush_grads();
   void mark_grads_flushed();
   void require_finite_grads();
@@ -72,7 +72,7 @@ class DistributedDataParallel::Reducer {
   size_t next_ = 0;                // the first bucket that was not issued yet
   std::vector<Waiting> waiting_;   // at most one per parameter
   bool overlaps_;
-  bool held_ = false;  // reductions are deferred in this step
+  bool defers_reduction_ = false;  // reductions are deferred in this step
 };
 
 }  // namespace concord
