@@ -12,7 +12,7 @@ void AdaptiveTimeout::add(double seconds) {
 std::optional<double> AdaptiveTimeout::seconds() const {
   if (last_.empty()) return std::nullopt;
   const double longest = *std::max_element(last_.begin(), last_.end());
-  if (last_.size() < kLeast) return std::max(kFirstLeastSeconds, kFirstFactor * longest);
+  if (last_.size() < kMinDurations) return std::max(kFirstMinSeconds, kFirstFactor * longest);
   return std::max(kMinSeconds, kFactor * longest);
 }
 

@@ -25,16 +25,16 @@ namespace concord {
 
 // An upper limit for the duration of the next piece of work, derived from the previous ones: three times the longest of
 // the last hundred, at least one second. The first durations are longer than later ones (memory, caches, compiled
-// kernels). Until kMin of them are known the limit is ten times the longest, at least ten seconds; the first piece of
-// work has no limit.
+// kernels). Until kMinDurations of them are known the limit is ten times the longest, at least ten seconds; the first
+// piece of work has no limit.
 class AdaptiveTimeout {
  public:
-  static constexpr size_t kLeast = 5;
+  static constexpr size_t kMinDurations = 5;
   static constexpr size_t kRemembered = 100;
   static constexpr double kFactor = 3;
   static constexpr double kMinSeconds = 1;
   static constexpr double kFirstFactor = 10;
-  static constexpr double kFirstLeastSeconds = 10;
+  static constexpr double kFirstMinSeconds = 10;
 
   void add(double seconds);
   std::optional<double> seconds() const;

@@ -17,7 +17,7 @@ TEST(AdaptiveTimeout, IsGenerousUntilItHasSeenEnough) {
   EXPECT_FALSE(limit.seconds());
   limit.add(0.5);
   EXPECT_EQ(limit.seconds(), 10);
-  for (size_t i = 2; i < AdaptiveTimeout::kLeast; ++i) {
+  for (size_t i = 2; i < AdaptiveTimeout::kMinDurations; ++i) {
     limit.add(10);
     EXPECT_EQ(limit.seconds(), 100);
   }

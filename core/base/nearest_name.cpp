@@ -26,8 +26,8 @@ size_t letters_changed(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::string nearest_name(std::string_view name, std::span<const std::string_view> known) {
-  constexpr size_t kLongest = 100;  // a longer word is not a typo
-  if (name.size() > kLongest) return {};
+  constexpr size_t kMaxName = 100;  // a longer word is not a typo
+  if (name.size() > kMaxName) return {};
   size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
   std::string nearest;
   for (const std::string_view one : known) {

@@ -29,8 +29,8 @@ std::string memory_text() {
 constexpr std::string_view kDeviceIsFull = "out of memory. Tried to allocate";
 
 std::string device_memory_text(std::string_view said) {
-  constexpr size_t kLongest = 2000;
-  return one_line(without_backtrace(said), kLongest) +
+  constexpr size_t kMaxMessage = 2000;
+  return one_line(without_backtrace(said), kMaxMessage) +
          " To train with less memory, use a smaller per_device_train_batch_size with more "
          "gradient_accumulation_steps, which trains the same; keep less of the forward pass (recompute_granularity "
          "selective with recompute_modules layernorm,mlp_act,moe_act costs little, full saves most); or use more ranks "

@@ -136,8 +136,8 @@ std::string key_prefix(int64_t generation) {
 }
 
 void check_timeout(int64_t seconds) {
-  constexpr int64_t kLongest = int64_t{1000} * 365 * 24 * 3600;
-  if (seconds < 1 || seconds > kLongest) {
+  constexpr int64_t kMaxSeconds = int64_t{1000} * 365 * 24 * 3600;
+  if (seconds < 1 || seconds > kMaxSeconds) {
     throw ConfigError(fmt::format("ddp_timeout is {}; must be a number of seconds >= 1", seconds));
   }
 }

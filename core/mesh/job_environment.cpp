@@ -282,11 +282,11 @@ JobEnvironment read_slurm(const Variables& variables) {
 }
 
 std::string job_token(const Variables& variables) {
-  constexpr size_t kShortest = 16;
+  constexpr size_t kMinToken = 16;
   const std::string token = variables.text(kJobToken).value_or("");
-  if (token.empty() || token.size() >= kShortest) return token;
+  if (token.empty() || token.size() >= kMinToken) return token;
   throw ConfigError(fmt::format("{} has {} characters; must be random text of at least {}, the same on all ranks",
-                                kJobToken, token.size(), kShortest));
+                                kJobToken, token.size(), kMinToken));
 }
 
 // Outside torchrun its variables alone have no use; if they contradict the launcher's, one of them is stale.

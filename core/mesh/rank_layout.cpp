@@ -11,7 +11,7 @@
 namespace concord {
 namespace {
 
-constexpr int64_t kLargestWorld = int64_t{1} << 40;
+constexpr int64_t kMaxWorld = int64_t{1} << 40;
 constexpr std::string_view kAxisTexts[] = {"tp", "cp", "ep", "dp", "pp"};
 
 constexpr std::array<GroupKind, kGroupKinds> kKinds = {
@@ -113,7 +113,7 @@ RankLayout::RankLayout(const ParallelSizes& sizes) : sizes_(sizes) {
   check_size("expert_model_parallel_size", sizes_.expert);
   check_size("expert_tensor_parallel_size", sizes_.expert_tensor);
   const int64_t world = sizes_.world;
-  if (world > kLargestWorld) throw ConfigError(fmt::format("world_size is {}; must be <= 2^40", world));
+  if (world > kMaxWorld) throw ConfigError(fmt::format("world_size is {}; must be <= 2^40", world));
   if (sizes_.virtual_pipeline > 1 && sizes_.pipeline == 1) {
     throw ConfigError(
         fmt::format("virtual_pipeline_model_parallel_size is {} but pipeline_model_parallel_size is 1; the interleaved "

@@ -75,8 +75,8 @@ Tensor cpu(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {
 
 // Splits a weight by its outputs, to convert one part at a time: a copy of the whole would take twice its memory.
 std::vector<Tensor> parts_of(const Tensor& weight) {
-  constexpr int64_t kFew = 16 * 1024, kMost = 4 * 1024 * 1024;  // elements
-  return weight.chunk(weight.numel() <= kFew ? 1 : std::max<int64_t>(8, weight.numel() / kMost), 0);
+  constexpr int64_t kFew = 16 * 1024, kMaxPart = 4 * 1024 * 1024;  // elements
+  return weight.chunk(weight.numel() <= kFew ? 1 : std::max<int64_t>(8, weight.numel() / kMaxPart), 0);
 }
 
 Tensor cpu_wide(const Tensor& x, const Tensor& weight, const MaybeTensor& bias) {

@@ -15,7 +15,7 @@ std::optional<int32_t> take_number(std::string_view* text) {
   if (digits == 0 || (digits > 1 && text->front() == '0')) return std::nullopt;
   int32_t value = 0;
   const auto [end, error] = std::from_chars(text->data(), text->data() + digits, value);
-  if (error != std::errc() || value > kLargestIndex) return std::nullopt;
+  if (error != std::errc() || value > kMaxIndex) return std::nullopt;
   text->remove_prefix(digits);
   return value;
 }

@@ -41,7 +41,7 @@ struct Action {
   bool operator==(const Action&) const = default;
 };
 
-inline constexpr int32_t kLargestIndex = 1 << 24;  // maximum index of a stage or micro-batch
+inline constexpr int32_t kMaxIndex = 1 << 24;  // maximum index of a stage or micro-batch
 
 constexpr bool is_send(ActionKind kind) {
   return kind == ActionKind::send_activation || kind == ActionKind::send_gradient;
@@ -71,7 +71,7 @@ constexpr int32_t peer_stage(const Action& transfer) {
 std::string_view to_string(ActionKind kind);  // "F", "SEND_B", "REDUCE_GRAD"
 std::string to_string(const Action& action);  // "2F0"; does not show whether it is joined
 
-// Parses the text of to_string; nullopt for any other text, and for indices above kLargestIndex.
+// Parses the text of to_string; nullopt for any other text, and for indices above kMaxIndex.
 std::optional<Action> parse_action(std::string_view text);
 
 }  // namespace concord

@@ -13,7 +13,7 @@ TEST(Action, PrintsStageKindAndMicroBatch) {
 
 TEST(Action, EveryKindParsesBack) {
   for (int kind = 0; kind <= static_cast<int>(ActionKind::reduce_gradients); ++kind) {
-    for (const int32_t number : {0, 7, 10, 4095, kLargestIndex}) {
+    for (const int32_t number : {0, 7, 10, 4095, kMaxIndex}) {
       const bool reduction = kind == static_cast<int>(ActionKind::reduce_gradients);
       const Action action{
           .stage = number, .microbatch = reduction ? 0 : number / 2, .kind = static_cast<ActionKind>(kind)};

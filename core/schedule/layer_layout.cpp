@@ -91,7 +91,7 @@ class LayoutText {
   }
 
  private:
-  static constexpr size_t kMost = 2 * static_cast<size_t>(kMaxLayers);
+  static constexpr size_t kMaxSymbols = 2 * static_cast<size_t>(kMaxLayers);
 
   [[noreturn]] void refuse(const std::string& what) const {
     throw ConfigError(fmt::format("pipeline_model_parallel_layout {}: {}", quoted(text_), what));
@@ -129,15 +129,15 @@ class LayoutText {
     size_t count = 0;
     const char* end = text_.data() + text_.size();
     const auto [rest, error] = std::from_chars(text_.data() + at_ + 1, end, count);
-    if (error != std::errc() || count > kMost)
-      refuse(fmt::format("the '*' at position {} needs a number <= {} after it", at_ + 1, kMost));
+    if (error != std::errc() || count > kMaxSymbols)
+      refuse(fmt::format("the '*' at position {} needs a number <= {} after it", at_ + 1, kMaxSymbols));
     at_ = static_cast<size_t>(rest - text_.data());
     return count;
   }
 
   void append(std::string* all, const std::string& piece, size_t count) const {
-    if (!piece.empty() && count > (kMost - all->size()) / piece.size())
-      refuse(fmt::format("it is longer than {} layers and stages", kMost));
+    if (!piece.empty() && count > (kMaxSymbols - all->size()) / piece.size())
+      refuse(fmt::format("it is longer than {} layers and stages", kMaxSymbols));
     for (size_t i = 0; i < count; ++i) *all += piece;
   }
 

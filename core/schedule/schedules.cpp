@@ -129,7 +129,7 @@ std::string canonical_kind(std::string_view name) {
 Schedule make_schedule(const ScheduleRequest& request) {
   const Kind& kind = find_kind(request.kind);
   check_positive("pipeline_model_parallel_size", request.pp, kMaxRanks);
-  check_positive("the number of micro-batches", request.microbatches, kLargestIndex);
+  check_positive("the number of micro-batches", request.microbatches, kMaxIndex);
   const Placement placement = chosen_placement(kind, request);
   const int64_t vpp = chosen_vpp(kind, request, placement);
   const int64_t group = chosen_group(kind, request, vpp);

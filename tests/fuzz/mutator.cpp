@@ -6,7 +6,7 @@
 namespace concord::fuzz {
 namespace {
 
-constexpr size_t kLargestInput = 1 << 16;
+constexpr size_t kMaxInput = 1 << 16;
 
 // Numbers for which sizes and offsets fail, and misplaced pieces of JSON.
 constexpr const char* kNumbers[] = {"0",
@@ -76,7 +76,7 @@ std::string Mutator::input(uint64_t number) {
   std::string text = corpus_[below(corpus_.size())];
   const uint64_t changes = 1 + below(4);
   for (uint64_t i = 0; i < changes; ++i) change(text);
-  if (text.size() > kLargestInput) text.resize(kLargestInput);
+  if (text.size() > kMaxInput) text.resize(kMaxInput);
   return text;
 }
 

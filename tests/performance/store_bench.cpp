@@ -33,8 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeout{300};
-constexpr int kSmallest = 64;
-constexpr int kLargest = 4096;
+constexpr int kMinWorld = 64;
+constexpr int kMaxWorld = 4096;
 constexpr int kRanksPerProcess = 64;  // a process of thousands of threads would measure the kernel's thread lists
 
 struct Join {
@@ -175,7 +175,7 @@ nlohmann::json measure(const bench::Options& options) {
     if (!options.json) print(row);
   };
   double smallest = 0, largest = 0;
-  for (int world = kSmallest; world <= kLargest; world *= 4) {
+  for (int world = kMinWorld; world <= kMaxWorld; world *= 4) {
     if (join_name(world).find(options.part) == std::string::npos && options.part != kGrowth) continue;
     const Join join = ours(world);
     const Join peer = c10d_join(world);
@@ -186,10 +186,10 @@ nlohmann::json measure(const bench::Options& options) {
     row["processor_us_per_rank"] = 1e6 * join.processor_seconds / world;
     row["peer_processor_us_per_rank"] = 1e6 * peer.processor_seconds / world;
     add(row);
-    (world == kSmallest ? smallest : largest) = join.seconds / world;
+    (world == kMinWorld ? smallest : largest) = join.seconds / world;
   }
   if (smallest > 0 && largest > 0)
-    add(row_of(kGrowth, largest / smallest / (std::log(kLargest) / std::log(kSmallest)), "x", 1));
+    add(row_of(kGrowth, largest / smallest / (std::log(kMaxWorld) / std::log(kMinWorld)), "x", 1));
   return rows;
 }
 

@@ -26,8 +26,8 @@ void check(const DataArguments& given) {
   if (given.dp_rank < 0 || given.dp_rank >= given.dp_size) {
     throw ConfigError(fmt::format("dp_rank is {}; must be from 0 to {}", given.dp_rank, given.dp_size - 1));
   }
-  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // keeps products of three of them far from 2^63
-  if (given.micro_batch_size > kMost / given.accumulation / given.dp_size) {
+  constexpr int64_t kMaxProduct = std::numeric_limits<int32_t>::max();  // keeps products of three of them far from 2^63
+  if (given.micro_batch_size > kMaxProduct / given.accumulation / given.dp_size) {
     throw ConfigError(fmt::format("a global batch of {} x {} x {} samples is more than 2^31 - 1",
                                   given.micro_batch_size, given.accumulation, given.dp_size));
   }

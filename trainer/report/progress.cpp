@@ -18,7 +18,7 @@ namespace concord {
 namespace {
 
 constexpr int64_t kColumnsUnknown = 80;
-constexpr int64_t kShortestBar = 8;
+constexpr int64_t kMinBar = 8;
 constexpr int64_t kMaxBar = 30;
 constexpr double kRedrawSeconds = 0.1;
 
@@ -142,8 +142,7 @@ std::string count_text(double count) {
 std::string progress_line(const Progress& progress, int64_t columns) {
   std::vector<Field> fields = fitting_fields(progress, columns);
   const int64_t room = columns - length_of(fields) - 2;
-  if (progress.max_steps > 0 && room >= kShortestBar + 2)
-    fields.insert(fields.begin() + 1, {bar_text(progress, room), 0});
+  if (progress.max_steps > 0 && room >= kMinBar + 2) fields.insert(fields.begin() + 1, {bar_text(progress, room), 0});
   return joined(fields).substr(0, static_cast<size_t>(std::max<int64_t>(columns, 0)));
 }
 

@@ -26,12 +26,12 @@ using Milliseconds = std::chrono::milliseconds;
 // only after 1, 3 and 7 seconds.
 constexpr std::chrono::microseconds kTurn{100};
 // Limits for one call, which never waits for another rank: the job's timeout, clamped to this range.
-constexpr Milliseconds kShortestLimit{5000};
+constexpr Milliseconds kMinLimit{5000};
 constexpr Milliseconds kMaxLimit{60000};
 // How long to retry if the server closes the connection, which a flood of unauthenticated peers may cause.
 constexpr Milliseconds kAuthentication{5000};
 
-Milliseconds limit_of(Milliseconds timeout) { return std::clamp(timeout, kShortestLimit, kMaxLimit); }
+Milliseconds limit_of(Milliseconds timeout) { return std::clamp(timeout, kMinLimit, kMaxLimit); }
 
 // The address of the job's store.
 struct Place {
@@ -114,7 +114,7 @@ std::shared_ptr<Store> reach(const JobEnvironment& job, const Place& place, Mill
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
     std::string reason;
     int error = 0;
-    if (UniqueFd socket = connect_to(place, std::clamp(left, Milliseconds(1), kShortestLimit), &reason)) {
+    if (UniqueFd socket = connect_to(place, std::clamp(left, Milliseconds(1), kMinLimit), &reason)) {
       auto client = std::make_shared<StoreClient>(std::move(socket), job.token, place.text(), limit_of(timeout));
       const auto failure = client->greet(std::clamp(left, Milliseconds(1), limit_of(timeout)), &error);
       if (!failure) return client;

@@ -143,10 +143,10 @@ std::optional<std::string> StoreClient::greet(Milliseconds limit, int* error) {
 // --------------------------------------------------------------------------------------------------------------- Store
 
 void StoreClient::set(const std::string& key, std::string_view value) {
-  constexpr size_t kMost = kMaxStoreRequest - 1024;
-  if (key.size() + value.size() > kMost) {
+  constexpr size_t kMaxBytes = kMaxStoreRequest - 1024;
+  if (key.size() + value.size() > kMaxBytes) {
     throw Error(CONCORD_STATUS_INVALID_ARGUMENT,
-                fmt::format("the value for {} has {} bytes; the store takes at most {}", key, value.size(), kMost));
+                fmt::format("the value for {} has {} bytes; the store takes at most {}", key, value.size(), kMaxBytes));
   }
   call(StoreRequest::set, {0, 0, {key, std::string(value)}});
 }

@@ -137,8 +137,8 @@ std::string pack_positions(std::span<const GroupPosition> positions, size_t limi
 }
 
 static std::string call_in(const json& item, const char* name) {
-  constexpr size_t kLongest = 200;
-  return one_line(item.at(name).get<std::string>(), kLongest);
+  constexpr size_t kMaxText = 200;
+  return one_line(item.at(name).get<std::string>(), kMaxText);
 }
 
 std::vector<GroupPosition> unpack_positions(const std::string& text) {

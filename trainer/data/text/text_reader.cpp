@@ -248,7 +248,7 @@ JsonRecord with_margin(JsonRecord pair, const json& record, const std::string& p
 
 // Copying and printing JSON uses stack for each level.
 void check_depth(std::string_view line, const std::string& place) {
-  constexpr int kMost = 64;
+  constexpr int kMaxDepth = 64;
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -257,7 +257,7 @@ void check_depth(std::string_view line, const std::string& place) {
     } else if (line[i] == '"') {
       in_string = !in_string;
     } else if (!in_string && (line[i] == '[' || line[i] == '{')) {
-      if (++depth > kMost) throw ConfigError(fmt::format("{}: is nested deeper than {} levels", place, kMost));
+      if (++depth > kMaxDepth) throw ConfigError(fmt::format("{}: is nested deeper than {} levels", place, kMaxDepth));
     } else if (!in_string && (line[i] == ']' || line[i] == '}')) {
       --depth;
     }

@@ -37,13 +37,14 @@ namespace {
 
 // Returns the number in the environment variable |name|, or |fallback|.
 double setting(const char* name, const char* unit, double fallback) {
-  constexpr double kMost = 1e6;
+  constexpr double kMaxSetting = 1e6;
   const char* const given = std::getenv(name);
   if (given == nullptr || *given == '\0') return fallback;
   char* end = nullptr;
   const double number = std::strtod(given, &end);
-  if (*end == '\0' && number > 0 && number <= kMost) return number;
-  throw ConfigError(fmt::format("{} is {}; must be a number of {} > 0 and <= {:g}", name, quoted(given), unit, kMost));
+  if (*end == '\0' && number > 0 && number <= kMaxSetting) return number;
+  throw ConfigError(
+      fmt::format("{} is {}; must be a number of {} > 0 and <= {:g}", name, quoted(given), unit, kMaxSetting));
 }
 
 // Returns how long the process may be silent. HF's module is imported within seconds, even from a slow disk.
