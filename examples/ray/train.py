@@ -4,12 +4,13 @@
     python examples/ray/train.py --ranks 16 --gpus_per_rank 1 -- --config examples/qwen2.5-7b/16-devices.yaml
     python examples/ray/train.py --ranks 2 -- --config run.yaml            # on CPUs
 
-What comes after -- are arguments of `concord train`. The cluster is that of RAY_ADDRESS, or one that is started on this machine.
-Every actor starts one process, which is a rank by RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as
-under torchrun. All files (program, models, data, output_dir) have to be at the same place on every machine.
+Arguments after -- are those of `concord train`. The cluster is that of RAY_ADDRESS, or one that is started on this
+machine. Every actor starts one process, which is a rank by RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR
+and MASTER_PORT, as under torchrun. All files (program, models, data, output_dir) must have the same paths on every
+machine.
 
-A rank or a machine that is lost ends the attempt; --max_restarts starts all ranks again, on the machines that are left, from the
-newest checkpoint. SIGTERM and Ctrl-C stop the run, which saves everything. Exit codes: those of `concord train`.
+The loss of a rank or a machine ends the attempt; --max_restarts restarts all ranks on the remaining machines, from the
+latest checkpoint. SIGTERM and Ctrl-C stop the run, which saves everything. Exit codes: those of `concord train`.
 """
 import argparse
 import ctypes
@@ -42,7 +43,7 @@ class Rank:
         self.process = None
 
     def place(self):
-        """Where this is: (node, address, devices)."""
+        """Returns the location of this actor: (node, address, devices)."""
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), ray.get_gpu_ids()
 
     def free_port(self):
@@ -81,13 +82,14 @@ class Rank:
 
 
 def visible_devices(devices):
-    """The devices of one machine's ranks, in the order of LOCAL_RANK; nothing without devices."""
+    """Returns the devices of one machine's ranks, in the order of LOCAL_RANK; None without devices."""
     names = ",".join(str(device) for device in devices)
     return {"CUDA_VISIBLE_DEVICES": names, "ASCEND_RT_VISIBLE_DEVICES": names} if names else {}
 
 
 def environments(places, port):
-    """One per actor, in the order of |places|. Ranks of a machine are neighbours; |port| is free on that of rank 0."""
+    """Returns one environment per actor, in the order of |places|. Ranks of a machine are consecutive; |port| is
+    free on that of rank 0."""
     nodes = sorted({node for node, _, _ in places}, key=[node for node, _, _ in places].index)
     order = sorted(range(len(places)), key=lambda actor: (nodes.index(places[actor][0]), places[actor][2], actor))
     token = secrets.token_hex(16)  # keeps others out of the job's store
@@ -113,7 +115,7 @@ class Attempt:
                        for index in range(options.ranks)]
 
     def run(self, command, stopped):
-        """The exit code: 0, that of the first rank that failed, or 128 + |stopped|'s signal."""
+        """Returns the exit code: 0, that of the first rank that failed, or 128 + |stopped|'s signal."""
         try:
             places = ray.get([actor.place.remote() for actor in self.actors])
             first = self.actors[0]  # on the first machine, like rank 0

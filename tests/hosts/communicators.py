@@ -1,12 +1,12 @@
-"""Communicators with ranks on two hosts (network namespaces), made, used for one call and destroyed at once.
+"""Communicators with ranks on two hosts (network namespaces), created, used for one call and destroyed immediately.
 
     communicators.py HOST_RANK PLUGIN SETUPS [JOBS]
 
-JOBS times, four processes make SETUPS communicators one after another. All sums are right, and all processes end by
-themselves: none crashes or waits for ever. Before that, reductions and exchanges of many kinds and sizes on two hosts, and
-on three, give the bits that the same number of ranks gets on one host, and strangers on the job's ports disturb nothing.
-Addresses may have labels. An interface that is not running yet is waited for. Where the engine cannot see the network, the
-ranks say so instead of waiting.
+JOBS times, four processes create SETUPS communicators one after another. All sums are correct, and all processes exit
+by themselves: none crashes or hangs. Before that, reductions and exchanges of many kinds and sizes on two hosts, and on
+three, are bitwise identical to those of the same number of ranks on one host, and strangers on the job's ports have no
+effect. Addresses may have labels. An interface that is not running yet is waited for. If the engine cannot see the
+network, the ranks report it instead of waiting.
 """
 
 import subprocess
@@ -58,7 +58,7 @@ sys.stdin.read()
 
 
 def check_strangers(program, plugin):
-    """A host that is not part of the job reaches the port of the communicator's id alone, and disturbs nothing there."""
+    """A host that is not part of the job reaches only the port of the communicator's id, and has no effect there."""
     with Hosts(3) as hosts:
         ranks = Ranks.ours(hosts.first(2), program, plugin, CONCORD_JOB_TOKEN="the token of this job")
         before = ranks.ask_all("bits")

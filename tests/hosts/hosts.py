@@ -1,7 +1,7 @@
-"""Hosts for tests: network namespaces of this machine, joined by a bridge, each with an address of its own.
+"""Hosts for tests: network namespaces of this machine, joined by a bridge, each with its own address.
 
-A program that imports this and may not make namespaces is started again as root of a user namespace, where the kernel
-allows that; it then has mounts, networks and a /run of its own.
+A program that imports this and may not create namespaces is restarted as root of a user namespace, if the kernel allows
+that; it then has its own mounts, networks and /run.
 """
 
 import os
@@ -21,7 +21,8 @@ def quiet(*words):
 
 
 def enter_user_namespace():
-    """Where this process may not make namespaces. Returns where that is not needed or not allowed: Hosts says why then."""
+    """Restarts the program in a user namespace. Returns if that is not needed or not allowed: Hosts then reports
+    why."""
     with open("/proc/self/status", encoding="ascii") as file:
         capabilities = int(re.search(r"^CapEff:\s*(\w+)", file.read(), re.MULTILINE).group(1), 16)
     if capabilities & CAN_DO == CAN_DO or INSIDE in os.environ:
@@ -44,7 +45,7 @@ def skip(why):
 
 
 def skip_without_engine(plugin):
-    """Ends the program as skipped where the cpu plugin's messages between hosts were not built."""
+    """Exits as skipped if the cpu plugin's engine for messages between hosts was not built."""
     if not os.path.exists(os.path.join(os.path.dirname(os.path.abspath(plugin)), "libconcordnet_ucx.so")):
         skip("built without UCX (libucx-dev)")
 
@@ -54,10 +55,11 @@ enter_user_namespace()
 
 
 class Hosts:
-    """|count| hosts; used with `with`. Where namespaces cannot be made, the program ends as skipped and says why."""
+    """|count| hosts; used with `with`. If namespaces cannot be created, the program exits as skipped with the
+    reason."""
 
     def __init__(self, count, label=None):
-        """|label|: a name that the addresses have besides the interface's, link0, which then has another one, too."""
+        """|label|: an additional name of the addresses; the interface link0 then also has one without it."""
         # Names that no other test on this machine has; 15 characters are the most for an interface.
         self.names = [f"c{os.getpid()}h{i}" for i in range(count)]
         self.addresses = [f"10.{os.getpid() // 250 % 250}.{os.getpid() % 250}.{i + 1}" for i in range(count)]
@@ -104,25 +106,26 @@ class Hosts:
             raise RuntimeError(f"{' '.join(words)}: {result.stderr.strip()}")
 
     def start(self, host, words, with_sys=True, **more):
-        """|with_sys|: in /sys are the interfaces of this host, and not the machine's."""
+        """|with_sys|: /sys shows the interfaces of this host instead of the machine's."""
         enter = ["ip", "netns", "exec", self.names[host]] if with_sys else ["nsenter", f"--net=/run/netns/{self.names[host]}"]
         process = subprocess.Popen([*enter, *words], **more)
         self.started.append(process)
         return process
 
     def first(self, count):
-        """The first |count| of the hosts, for ranks; the others are for strangers."""
+        """Returns the first |count| of the hosts, for ranks; the others are for strangers."""
         return types.SimpleNamespace(names=self.names[:count], addresses=self.addresses[:count], start=self.start)
 
     def listening_ports(self, host):
-        """The TCP ports on which this host's processes listen, of any of its addresses."""
+        """Returns the TCP ports on which this host's processes listen, on any of its addresses."""
         shown = subprocess.run(["ip", "netns", "exec", self.names[host], "cat", "/proc/net/tcp", "/proc/net/tcp6"],
                                stdout=subprocess.PIPE, text=True, check=False).stdout
         rows = [line.split() for line in shown.splitlines()]
         return sorted({int(row[1].rsplit(":", 1)[1], 16) for row in rows if len(row) > 3 and row[3] == "0A"})
 
     def impair(self, delay_ms, loss_percent):
-        """Between two hosts: frames take |delay_ms| in each direction, and some are lost. Says what does that."""
+        """Delays frames between two hosts by |delay_ms| in each direction, and drops some. Returns what implements
+        it."""
         for end in range(2):
             if quiet("ip", "netns", "exec", self.middle, "tc", "qdisc", "add", "dev", f"to{end}", "root", "netem", "delay",
                      f"{delay_ms}ms", "loss", f"{loss_percent}%").returncode != 0:
@@ -141,7 +144,7 @@ class Hosts:
         return "a relay (this kernel has no netem)"
 
     def lost_frames(self):
-        """How many the impaired link has lost; a relay ends."""
+        """Returns the number of frames that the impaired link has lost; stops a relay."""
         if self.relay is not None:
             return int(self.relay.communicate()[0])
         shown = subprocess.run(["ip", "netns", "exec", self.middle, "tc", "-s", "qdisc"], stdout=subprocess.PIPE, text=True,
@@ -149,7 +152,7 @@ class Hosts:
         return sum(int(count) for count in re.findall(r"dropped (\d+)", shown))
 
     def round_trip(self):
-        """Seconds until the first host has an answer of the second: nobody listens there."""
+        """Returns the seconds until the first host has a reply of the second, at a port without a listener."""
         program = ("import socket, sys, time\nfor _ in range(2):\n    start = time.monotonic()\n    try:\n"
                    "        socket.create_connection((sys.argv[1], 9))\n    except ConnectionRefusedError:\n"
                    "        took = time.monotonic() - start\nprint(took)\n")  # the first time also asks for the neighbour
@@ -157,14 +160,14 @@ class Hosts:
         return float(process.communicate()[0])
 
     def cut(self, host):
-        """Takes the host off the network; its interface stays up, as when a cable is pulled at the switch."""
+        """Disconnects the host; its interface stays up, as if a cable were pulled at the switch."""
         quiet("ip", "-n", self.middle, "link", "set", f"to{host}", "down")
 
     def set_running(self, host, is_running):
-        """Without IFF_RUNNING an interface is as it is shortly after it came up; frames pass."""
+        """Without IFF_RUNNING an interface is in the state shortly after it came up; frames pass."""
         state = ["mode", "default", "state", "up"] if is_running else ["mode", "dormant", "state", "dormant"]
         self._make("ip", "-n", self.names[host], "link", "set", "link0", *state)
 
     def mend(self, host):
-        """Puts it back."""
+        """Reconnects the host."""
         quiet("ip", "-n", self.middle, "link", "set", f"to{host}", "up")

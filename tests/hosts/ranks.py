@@ -1,11 +1,11 @@
-"""Ranks on several hosts that do what they are told, line by line (host_rank.cpp, collectives_gloo.py)."""
+"""Ranks on several hosts that execute commands, line by line (host_rank.cpp, collectives_gloo.py)."""
 
 import os
 import subprocess
 
 
 class Ranks:
-    """Processes, spread over the hosts in order, the same number on each."""
+    """Processes, distributed over the hosts in order, the same number on each."""
 
     def __init__(self, hosts, commands, with_sys=True):
         """|commands|: for each rank its words and what is added to its environment."""
@@ -17,14 +17,14 @@ class Ranks:
 
     @classmethod
     def ours(cls, hosts, program, plugin, count=4, **environment):
-        """The ranks of a communicator of the cpu platform, which have joined it."""
+        """Returns the ranks of a communicator of the cpu platform, which have joined it."""
         ranks, answers = cls.joining(hosts, program, plugin, count, **environment)
         assert answers == ["joined"] * count, answers
         return ranks
 
     @classmethod
     def joining(cls, hosts, program, plugin, count=4, with_sys=True, **environment):
-        """The same, and what each of them says about it."""
+        """Like ours(), and returns the output of each."""
         variables = {"CONCORD_PLATFORM": plugin, "CONCORD_CPU_NETWORK": "always", "MASTER_ADDR": hosts.addresses[0],
                      "CONCORD_LOG": "warn", **environment}
         ranks = cls(hosts, [([os.path.abspath(program)], variables)] * count, with_sys)
@@ -48,7 +48,7 @@ class Ranks:
         return [self.hear(rank) for rank in range(len(self.processes))]
 
     def end(self):
-        """Their exit codes."""
+        """Returns their exit codes."""
         for process in self.processes:
             process.stdin.close()
         return [process.wait() for process in self.processes]

@@ -1,11 +1,12 @@
-"""A link with latency and loss, for kernels without netem: carries frames between two interfaces of this network namespace.
+"""A link with latency and loss, for kernels without netem: forwards frames between two interfaces of this network
+namespace.
 
     relay.py INTERFACE INTERFACE DELAY_MS LOSS_PERCENT
     relay.py offload_nothing INTERFACE
 
-Ends when its input does, and then prints how many frames it has lost. The seed of the losses is fixed; which frames they
-hit depends on when they come. Senders must not leave
-checksums or segments to their interface: that is what the second form is for.
+Exits at the end of its input, and then prints how many frames it has lost. The seed of the losses is fixed; which
+frames are lost depends on their timing. Senders must not leave checksums or segmentation to their interface, which the
+second form ensures.
 """
 
 import ctypes

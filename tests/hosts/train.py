@@ -77,7 +77,7 @@ class Runs:
         return self.start(hosts, out, words)
 
     def mpirun(self, hosts, out, layout, steps, port):
-        """One mpirun, on the first host; it starts its daemon on the other one as it would by ssh."""
+        """Starts one mpirun on the first host; it starts its daemon on the other one as it would by ssh."""
         agent = os.path.join(self.folder, "agent")
         with open(agent, "w", encoding="utf-8") as file:
             file.write(f'#!/bin/sh\nshift\nexec ip netns exec {hosts.names[1]} sh -c "$*"\n')
@@ -96,13 +96,13 @@ class Runs:
                              {"SLURM_CONF": cluster.environment["SLURM_CONF"]})
 
     def recorded(self, out):
-        """The words that start a rank and leave a note where it runs: a new file with its namespace."""
+        """Returns a command that starts a rank and records where it runs: a new file with its namespace."""
         # No "$$": torchrun makes one "$" of it.
         note = f'readlink /proc/self/ns/net > "$(mktemp {os.path.join(self.folder, out)}-rank-XXXXXX)"'
         return ["sh", "-c", f'{note}; exec "$0" "$@"', self.concord]
 
     def ranks_on_hosts(self, out):
-        """How many ranks have run on each host."""
+        """Returns how many ranks have run on each host."""
         names = [name for name in os.listdir(self.folder) if name.startswith(f"{out}-rank-")]
         found = collections.Counter()
         for name in names:
@@ -111,7 +111,7 @@ class Runs:
         return sorted(found.values())
 
     def start(self, hosts, out, words_for):
-        """One launcher per host."""
+        """Starts one launcher per host."""
         return [self.start_on(hosts, out, node, words_for(node)) for node in range(2)]
 
     def start_on(self, hosts, out, node, words, variables=None):
@@ -148,7 +148,7 @@ def check_trajectories(runs, hosts):
 
 
 def check_started_by(name, runs, start, ranks_per_host=2, steps=3):
-    """The same bits as on one host, for one layout, started by |start|(output folder, layout, steps)."""
+    """One layout, started by |start|(output folder, layout, steps), is bitwise identical to one host."""
     layout = LAYOUTS["DP 2 x TP 2"] if ranks_per_host == 2 else []
     runs.alone("one", layout, steps, 2 * ranks_per_host)
     for process, log in start("two", layout, steps):
@@ -207,7 +207,7 @@ def ranks_of(launcher):
 
 
 def check_fault(runs, hosts, out, port, what, strike, blame, silent_host):
-    """|silent_host|: a host whose processes are all killed, so that none of its can say anything."""
+    """|silent_host|: a host whose processes are all killed, so that none of them can report anything."""
     started = runs.launchers(hosts, out, LAYOUTS["DP 2 x TP 2"], 100000, port)
     while len(runs.metrics(out)) < 3:
         for process, log in started:

@@ -1,12 +1,12 @@
-"""Chat templates of real models through our tokenizer process, beside transformers' apply_chat_template.
+"""Chat templates of real models through our tokenizer process, compared with transformers' apply_chat_template.
 
 chat_templates.py PROGRAM HELPER TOKENIZER
 
-HELPER is trainer/data/text/tokenizer_process.py, TOKENIZER the folder of a byte-level BPE (tests/golden/tokenizer). Every
-template that TRL ships renders every conversation here; ids have to be the same, what is learnt too where the template
-says it ({% generation %}), and what transformers refuses has to be refused. Without TRL (its wheel is enough: pip install
---no-deps trl) the templates are those below. One conversation goes through the program as well.
-Exit code 77: transformers is not there, nothing was compared.
+HELPER is trainer/data/text/tokenizer_process.py, TOKENIZER the folder of a byte-level BPE (tests/golden/tokenizer).
+Every template that TRL ships renders every conversation here; ids must be equal, the loss mask too if the template
+marks it ({% generation %}), and conversations that transformers rejects must be rejected. Without TRL (its wheel is
+enough: pip install --no-deps trl) the templates are those below. One conversation goes through the program as well.
+Exit code 77: transformers is missing, nothing was compared.
 """
 
 import importlib.util
@@ -87,7 +87,7 @@ def load_helper(path):
 
 
 def make_folder(source, folder, template):
-    """A tokenizer as models have them, with the named special tokens that templates use."""
+    """Writes a tokenizer like those of models, with the named special tokens that templates use."""
     folder.mkdir()
     (folder / "tokenizer.json").write_bytes((source / "tokenizer.json").read_bytes())
     (folder / "tokenizer_config.json").write_text(json.dumps(
@@ -133,7 +133,7 @@ def load_pair(folder):
 
 
 def compare(name, template, tokenizer, pair, folder, helper):
-    """Number of comparisons of ids and of masks."""
+    """Returns the number of comparisons of ids and of masks."""
     tokenizer.chat_template = template
     (folder / "given.jinja").write_text(template, encoding="utf-8")
     made = []
@@ -168,7 +168,7 @@ def compare(name, template, tokenizer, pair, folder, helper):
 
 
 def check_prefixes(source, root, helper):
-    """Without the tag, what the assistant writes is found by comparing the beginnings of the conversation."""
+    """Without the tag, the assistant's text is found by comparing prefixes of the conversation."""
     for name in "chatml", "reasoning":
         folder = root / f"prefixes_{name}"
         make_folder(source, folder, OWN[name])

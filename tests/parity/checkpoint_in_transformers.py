@@ -1,9 +1,10 @@
-"""transformers reads a checkpoint where it lies: checkpoint_in_transformers.py PROGRAM
+"""transformers reads a checkpoint in place: checkpoint_in_transformers.py PROGRAM
 
-Trains a tiny model for three steps in fp32 and in bf16, on one rank and on two, and opens checkpoint-2 of each run, which has the
-optimizer's files and the metadata in it, with AutoModelForCausalLM.from_pretrained: no tensor is missing or left over, the weights
-are those in the files, bit for bit, and the logits are those of `concord probe` of the same folder. The same for shards: those that
-transformers writes of it, and those of `concord train --max_shard_size`, if it has that. Exit code 77: transformers is not there.
+Trains a tiny model for three steps in fp32 and in bf16, on one rank and on two, and opens checkpoint-2 of each run,
+which also contains the optimizer's files and the metadata, with AutoModelForCausalLM.from_pretrained: no tensor is
+missing or left over, the weights are bitwise those of the files, and the logits are those of `concord probe` on the
+same folder. The same for shards: those that transformers writes, and those of `concord train --max_shard_size`. Exit
+code 77: transformers is missing.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def run(*command):
 
 
 def stored(folder):
-    """All tensors of the model's files, and how many files that are."""
+    """Returns all tensors of the model's files, and the number of files."""
     tensors, files = {}, sorted(folder.glob("model*.safetensors"))
     for file in files:
         tensors |= load_file(str(file))

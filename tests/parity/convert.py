@@ -1,9 +1,9 @@
-"""`concord convert` beside torch and transformers: convert.py PROGRAM
+"""`concord convert` compared with torch and transformers: convert.py PROGRAM
 
-Tensors of every type with NaN, infinities, subnormal numbers, the middle between any two halfs and random bits are
-converted to each type; the result has to have the bits that torch's .to() gives (of NaN only that it is one). A model
-is converted and loaded by transformers, in one file and in several. Exit code 77: transformers is not there, nothing
-was compared.
+Tensors of every type with NaN, infinities, subnormal numbers, the midpoint between any two halfs and random bits are
+converted to each type; the result must be bitwise identical to torch's .to() (for NaN only that it is NaN). A model is
+converted and loaded by transformers, in one file and in several. Exit code 77: transformers is missing, nothing was
+compared.
 """
 
 import json
@@ -33,7 +33,8 @@ def convert(program, source, target, *words):
 
 
 def hard_values():
-    """fp32: every half, the middle between it and the next, and what is beside it; the same of bf16; random bits."""
+    """Returns fp32: every half, the midpoint between it and the next, and the adjacent numbers; likewise for bf16;
+    random bits."""
     halfs = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.float16).float()
     halfs = halfs[torch.isfinite(halfs)]
     bits = halfs.view(torch.int32)

@@ -1,11 +1,11 @@
-"""`concord data build` beside HF's tokenizers and pyarrow.
+"""`concord data build` compared with HF's tokenizers and pyarrow.
 
 data_build.py PROGRAM
 
-Random texts of every kind of ASCII byte, words, blanks, contractions, digits, other scripts and special tokens, under
-tokenizers that cut text as GPT-2, Qwen and Llama 3 do and one that is cut otherwise: ids equal to encode() of each document.
-The same corpus as compressed lines, Parquet, Arrow, a folder and a pattern gives the same bytes, also after kill -9. Exit code
-77: tokenizers or pyarrow is not there, nothing was compared.
+Random texts of every kind of ASCII byte, words, blanks, contractions, digits, other scripts and special tokens, with
+tokenizers that split text like GPT-2, Qwen and Llama 3 and one that splits it otherwise: ids equal encode() of each
+document. The same corpus as compressed lines, Parquet, Arrow, a folder and a pattern gives the same bytes, also after
+kill -9. Exit code 77: tokenizers or pyarrow is missing, nothing was compared.
 """
 
 import gzip
@@ -59,7 +59,7 @@ def make_tokenizer(cut, normalizer, texts):
 
 
 def random_texts(seed, count):
-    """Half of them ASCII, a quarter of them any bytes of it."""
+    """Half of them are ASCII, a quarter of them arbitrary ASCII bytes."""
     rng = random.Random(seed)
     texts = []
     for i in range(count):
@@ -85,7 +85,7 @@ def write_lines(path, texts):
 
 
 def check_ids(program, folder):
-    """Every document has the ids of encode(), whichever way its tokenizer cuts text."""
+    """Every document has the ids of encode(), however its tokenizer splits text."""
     texts = random_texts(1, 1200)
     write_lines(folder / "texts.jsonl", texts)
     for name, (cut, normalizer) in CUTS.items():
@@ -103,7 +103,7 @@ def check_ids(program, folder):
 
 
 def check_formats(program, folder):
-    """The same corpus in every form that Hugging Face's datasets ship has the same bytes."""
+    """The same corpus in every format of Hugging Face's datasets gives the same bytes."""
     texts = random_texts(2, 400)
     make_tokenizer(*CUTS["qwen2"], texts[:100]).save(str(folder / "tokenizer.json"))
     write_lines(folder / "a.jsonl", texts)
@@ -131,7 +131,7 @@ def check_formats(program, folder):
 
 
 def check_killed(program, folder):
-    """A build from Parquet that is killed at random moments, and started again, ends with the same bytes."""
+    """A build from Parquet that is killed at random moments and restarted gives the same bytes."""
     texts = random_texts(3, 3000)
     tokenizer = folder / "tokenizer.json"
     make_tokenizer(*CUTS["prefix space"], texts[:100]).save(str(tokenizer))  # the slow way, so that there is time

@@ -1,9 +1,11 @@
-"""Runs in deterministic mode have the same bits: deterministic.py PROGRAM PLATFORM [--size tiny|device] [--json FILE]
+"""Runs in deterministic mode are bitwise identical: deterministic.py PROGRAM PLATFORM [--size tiny|device] [--json
+FILE]
 
-Trains a model twice from the same seed and once more resumed from the middle, with --deterministic_mode, in several ways, and
-compares losses, weights and optimizer state byte by byte. The size `device` takes the kernels that models of real sizes take on
-a device (GEMMs of cublasLt, flash attention, grouped GEMMs) and in addition prints, for comparison, whether two runs without
-the mode have the same bits, and its speed with and without the mode. Two ranks on one device need CONCORD_CUDA_SHARED_DEVICE=1.
+Trains a model twice from the same seed and once more resumed from the middle, with --deterministic_mode, in several
+ways, and compares losses, weights and optimizer state byte by byte. The size `device` uses the kernels of real model
+sizes on a device (GEMMs of cublasLt, flash attention, grouped GEMMs) and also prints, for comparison, whether two runs
+without the mode are bitwise identical, and the speed with and without the mode. Two ranks on one device need
+CONCORD_CUDA_SHARED_DEVICE=1.
 """
 
 import argparse

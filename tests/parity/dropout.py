@@ -1,11 +1,11 @@
-"""Training with dropout by `concord train` under several layouts, beside transformers with the same masks.
+"""Training with dropout by `concord train` with several layouts, compared with transformers with the same masks.
 
 dropout.py PROGRAM
 
-The masks are made here, by numpy, from what docs/training.md says of them (Philox 4x32-10 at global addresses), and put
-into transformers' models: attention_dropout in place of torch's own dropout, hidden_dropout by hooks where Megatron has
-it. Losses and gradient norms of a few steps are compared, and the weights in the end. A layout whose masks differed
-anywhere would be off by orders of magnitude. Exit code 77: transformers is not there, nothing was compared.
+The masks are computed here with numpy, as documented in docs/training.md (Philox 4x32-10 at global addresses), and
+inserted into transformers' models: attention_dropout replaces torch's own dropout, hidden_dropout uses hooks at
+Megatron's positions. Compares losses and gradient norms of a few steps, and the final weights. A layout with any
+different mask would be off by orders of magnitude. Exit code 77: transformers is missing, nothing was compared.
 """
 
 import json
@@ -54,7 +54,7 @@ LAYOUTS = {
 
 
 def philox(key, subsequence, positions):
-    """The word of each position: word p % 4 of block p / 4."""
+    """Returns the word of each position: word p % 4 of block p / 4."""
     positions = positions.astype(numpy.uint64)
     low = numpy.uint64(0xffffffff)
     block = positions >> numpy.uint64(2)
@@ -90,7 +90,7 @@ def attention_mask(step, site, shape):
 
 
 class Masks:
-    """Multiplies where the model would drop, in the order in which a forward does."""
+    """Multiplies where the model would drop, in the order of a forward pass."""
 
     def __init__(self, model, modules):
         self.step, self.layer = 0, 0
@@ -169,7 +169,7 @@ def compare(name, steps, weights, wanted_steps, wanted_weights):
 
 
 def compare_packed(program, folder):
-    """Packed rows with fewer tokens per rank: the masks of one process. Lengths that need no padding for cp 2."""
+    """Packed rows with fewer tokens per rank have the masks of one process. The lengths need no padding for cp 2."""
     torch.manual_seed(3)
     lines = [{"input_ids": torch.randint(0, 64, (length, )).tolist()} for length in (8, 4, 12, 8, 16, 4, 8, 4) * STEPS]
     (folder / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -183,7 +183,7 @@ def compare_packed(program, folder):
 
 
 def compare_resumed(program, folder):
-    """Bit for bit."""
+    """A resumed run is bitwise identical."""
     _, wanted = train_here(program, folder, 1, ["per_device_train_batch_size: 4"], ["save_strategy: steps", "save_steps: 2"])
     config = (folder / "run.yaml").read_text().replace("overwrite_output_dir: true", "resume_from_checkpoint: "
                                                        f"{folder}/out/checkpoint-2")

@@ -1,10 +1,11 @@
-"""Every family under every kind of layout, beside transformers.
+"""Every family with every kind of layout, compared with transformers.
 
 family_layouts.py PROGRAM [--all]
 
-For each family a random tiny model, of which `concord probe` computes logits, loss and gradients with one process and under tensor,
-pipeline, context and, where it has experts, expert and expert-tensor parallelism, and combinations. Without --all: the families that
-no other check has under all of these. Exit code 77: transformers is not there, nothing was compared.
+For each family a random tiny model, for which `concord probe` computes logits, loss and gradients with one process and
+with tensor, pipeline, context and, if it has experts, expert and expert-tensor parallelism, and combinations. Without
+--all: the families that no other check covers with all of these. Exit code 77: transformers is missing, nothing was
+compared.
 """
 
 import argparse

@@ -1,19 +1,19 @@
-"""Training in 8-bit floats by `concord train`, beside transformers with the same roundings.
+"""Training in FP8 by `concord train`, compared with transformers with the same roundings.
 
 fp8.py PROGRAM [RECIPE...]
 
-Rounding and scaling are written here in float64 from what docs/training.md says of them, and put into a model of
-transformers: queries, keys and values are one layer, and so are gate and up. Compared are, for each recipe, the losses
-of a few steps without a learning rate, in which delayed scales come from the steps before, all gradients, and the largest
-values that delayed scaling remembers; the same with an adapter, whose pairs are not in 8 bits. With delayed scaling a
-checkpoint of one process is then continued in other layouts, whose scales, losses, gradients and largest values are the same.
+Rounding and scaling are implemented here in float64, as documented in docs/training.md, and inserted into a model of
+transformers: queries, keys and values are one layer, and so are gate and up. Compares, for each recipe, the losses of a
+few steps without a learning rate, in which delayed scales come from earlier steps, all gradients, and the amax history
+of delayed scaling; the same with an adapter, which is not in FP8. With delayed scaling a checkpoint of one process is
+then resumed in other layouts, with the same scales, losses, gradients and amax.
 
-An operand that is off by a share d is rounded the other way in d / s of all cases, where s is the share between two 8-bit
-numbers, and all that follows differs then: from 1e-7 to 1e-1 in three layers. So the data are chosen, by the reference
-alone, such that no operand is within MARGIN of the middle of two numbers; a share of it and of the numbers of its row, out
-of which sums are made. With these data every comparison has to hold. The bound is a part of what 8 bits change, which is
-measured in the same run: roundings are a share of 2^-4 or 2^-3, what float32 leaves is about 2^-20 of that. Exit code 77:
-transformers is not there.
+An operand with a relative error d is rounded to the other side in d / s of all cases, where s is the relative distance
+of two FP8 numbers, and everything after it then differs: from 1e-7 to 1e-1 in three layers. So the data are chosen, by
+the reference alone, such that no operand is within MARGIN of a midpoint, relative to it and to the numbers of its row,
+from which sums are computed. With these data every comparison must hold. The bound is a fraction of the effect of FP8,
+which is measured in the same run: its roundings are 2^-4 or 2^-3 relative, those of float32 about 2^-20 of that. Exit
+code 77: transformers is missing.
 """
 
 import copy
@@ -65,7 +65,8 @@ LAYOUTS = {
 
 
 def rounded(x, form):
-    """To the nearest number of the format, half to even; larger ones become the largest. And the steps between numbers there."""
+    """Rounds to the nearest number of the format, half to even; saturates. Also returns the distances between
+    numbers there."""
     fraction, least, largest = form
     exponent = torch.floor(torch.log2(x.abs().clamp_min(1e-300))).clamp_min(least)
     step = torch.exp2(exponent - fraction)
@@ -73,21 +74,21 @@ def rounded(x, form):
 
 
 def least_margin(x, scale, step, largest):
-    """How near an operand is to the middle of two 8-bit numbers, as a share of it and of its row; except where a step is less than
-    MARGIN, and where all is the largest number."""
+    """Returns how close an operand is to a midpoint of two FP8 numbers, relative to it and to its row; except where
+    a step is less than MARGIN, and where everything is the largest number."""
     size, scaled = (x.abs() + x.square().mean(-1, keepdim=True).sqrt()) * scale, x.double() * scale
     away = ((scaled / step).frac().abs() - 0.5).abs() * step / size
     return away[(step > MARGIN * size) & (scaled.abs() < largest)].amin().item()
 
 
 def with_scale(x, amax, form):
-    """Numbers, the steps between them, and the scale."""
+    """Returns numbers, the steps between them, and the scale."""
     scale = (torch.tensor(form[2]) / torch.tensor(amax, dtype=torch.float32)).double() if amax > 0 else torch.tensor(1.0).double()
     return *rounded((x.float() * scale.float()).double(), form), scale
 
 
 def in_blocks(x, lines):
-    """The same, with a power of two for |lines| x 128 elements."""
+    """Like with_scale(), with a power of two for |lines| x 128 elements."""
     height, width = -(-x.shape[0] // lines) * lines, -(-x.shape[1] // 128) * 128
     whole = torch.zeros(height, width, dtype=torch.float64)
     whole[:x.shape[0], :x.shape[1]] = x
@@ -98,7 +99,7 @@ def in_blocks(x, lines):
 
 
 class Layer:
-    """The scales of one layer; |recipe| None: not in 8 bits."""
+    """The scales of one layer; |recipe| None: not in FP8."""
 
     def __init__(self, recipe, gradients, history):
         self.recipe, self.forms = recipe, {"x": E4M3, "w": E4M3, "g": gradients}
@@ -188,7 +189,7 @@ def patch(model, recipe, gradients, history, skips_ends):
 
 
 def make_adapter(folder, model):
-    """A pair beside every layer in 8 bits, neither half of which is 0."""
+    """Creates an adapter for every FP8 layer, neither factor of which is 0."""
     targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({
@@ -204,7 +205,7 @@ def make_adapter(folder, model):
 
 
 def add_adapter(folder, model):
-    """Of the pairs their parameters, by their names in files."""
+    """Adds the adapters and returns their parameters, by their names in files."""
     model.requires_grad_(False)
     pairs = {name: torch.nn.Parameter(value) for name, value in load_file(folder / "adapter_model.safetensors").items()}
     for name, module in model.named_modules():
@@ -214,7 +215,7 @@ def add_adapter(folder, model):
 
 
 def train_reference(model, batches, layers, trained):
-    """Losses and gradients of steps without updates, and the largest values that each layer remembers after them."""
+    """Returns losses and gradients of steps without updates, and the amax history of each layer after them."""
     steps = []
     for ids, labels in batches:
         for each in trained.values():
@@ -246,7 +247,8 @@ def run_here(program, folder, name, world, words):
 
 
 def step_here(program, folder, name, world, words):
-    """The loss of one more step with a learning rate, its gradients by what it has moved, and the folder of its checkpoint."""
+    """Returns the loss of one more step with a learning rate, its gradients from the change of weights, and the
+    folder of its checkpoint."""
     losses = run_here(program, folder, name, world, [*words, f"learning_rate: {LR}", "save_strategy: steps", "save_steps: 1"])
     start, file = ("adapter", "adapter_model") if any("adapter_name" in word for word in words) else ("model", "model")
     checkpoint = max((folder / name).glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
@@ -271,8 +273,8 @@ def compare(what, off, effect):
 
 
 def compare_amax(what, checkpoint, wanted, counted):
-    """The largest values of inputs, weights and gradients in a checkpoint, newest first. Gradients are those of the sum of the
-    losses of |counted| tokens, which is divided in the end."""
+    """Compares the amax of inputs, weights and gradients in a checkpoint, latest first. Gradients are those of the
+    sum of the losses of |counted| tokens, which is divided in the end."""
     found = load_file(checkpoint / "fp8.safetensors")
     names = [f"model.layers.{number}.{module}.weight.amax_history" for number in range(len(wanted) // 4)
              for module in ("self_attn.qkv_proj", "self_attn.o_proj", "mlp.gate_up_proj", "mlp.down_proj")]
@@ -287,7 +289,7 @@ def compare_amax(what, checkpoint, wanted, counted):
 
 
 class Case:
-    """A recipe with data for which its roundings are certain, and what the reference computes of them."""
+    """A recipe with data for which its roundings are certain, and the results of the reference."""
 
     def __init__(self, program, folder, recipe):
         self.program, self.folder, self.recipe = program, folder, recipe
@@ -321,14 +323,14 @@ class Case:
         return list(zip(ids.split(BATCH), labels.split(BATCH)))
 
     def reference(self, recipe):
-        """The steps, and the layers."""
+        """Returns the steps, and the layers."""
         model = copy.deepcopy(self.model)
         layers = patch(model, recipe, self.form, self.history, self.skips_ends)
         trained = add_adapter(self.folder / "adapter", model) if self.has_adapter else dict(model.named_parameters())
         return train_reference(model, self.batches, layers, trained), layers
 
     def effect(self, step):
-        """What 8 bits change of the gradients of a step."""
+        """Returns the change of the gradients of a step due to FP8."""
         return worst_share(self.plain[step]["gradients"], self.wanted[step]["gradients"])
 
     def run(self):
@@ -349,7 +351,7 @@ class Case:
             self.refuse_dora(words[:2])
 
     def refuse_dora(self, words):
-        """The lengths of rows would be those of weights that are not in 8 bits."""
+        """The row norms would be those of weights that are not in FP8."""
         try:
             run_here(self.program, self.folder, "dora", 1, [*words, "max_steps: 1", "finetuning_type: lora", "use_dora: true"])
         except AssertionError as refused:
@@ -358,7 +360,7 @@ class Case:
             raise AssertionError("use_dora was taken with fp8")
 
     def compare_layouts(self, words, effect):
-        """The last step, from a checkpoint of one process."""
+        """Compares the last step, from a checkpoint of one process."""
         wanted = self.wanted[-1]
         for layout, (world, more) in LAYOUTS.items():
             resumed = [f"resume_from_checkpoint: {self.folder}/run/checkpoint-{RESUMED}", "override_opt_param_scheduler: true"]

@@ -1,14 +1,15 @@
-"""Greedy decoding of transformers beside ours, for every family, through `concord generate`.
+"""Greedy decoding by `concord generate` compared with transformers, for every family.
 
 generate.py PROGRAM [--seed N] [--count N]
 
-Each case is a random model of the next family (random_models.py). Three prompts of different lengths, in one batch of
-ours and one by one in transformers, both in float32: 50 tokens have to be the same. Where they part, the two tokens'
-logits in transformers must be closer than rounding explains (BOUND), else it is an error; the rest of such a prompt is
+Each case is a random model of the next family (random_models.py). Three prompts of different lengths, in one batch here
+and one by one in transformers, both in float32: 50 tokens must be equal. If they diverge, the logits of the two tokens
+in transformers must be closer than rounding explains (BOUND), otherwise it is an error; the rest of such a prompt is
 not compared, and more than one such prompt in a case is an error too.
 
-Some cases run under layouts as well, and draw tokens at random: the same seed has to give the same tokens under all of
-them, and for every size of a batch. At last a prompt and a chat go in and come out as text. Exit code 77: transformers is not there, nothing was compared.
+Some cases also run with layouts, and sample tokens: the same seed must give the same tokens with all of them, and for
+every batch size. Finally a prompt and a chat are given and returned as text. Exit code 77: transformers is missing,
+nothing was compared.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def greedy(model, prompt):
 
 
 def compare(model, prompt, expected, found, where):
-    """Whether they are the same; raises unless a near tie explains where they part."""
+    """Returns whether they are equal; raises unless a near tie explains the divergence."""
     if expected == found:
         return True
     at = next((i for i, (a, b) in enumerate(zip(expected, found)) if a != b), min(len(expected), len(found)))
@@ -101,7 +102,7 @@ def check_layouts(program, folder, where):
 
 
 def check_refusals(program, folder, settings):
-    """Prompts that the model cannot continue, each with what is wrong about it."""
+    """Prompts that the model cannot continue, each with its error."""
     cases = {"prompt 2 has 80 tokens, but the model has 80 positions": [[1], [1] * 80],
              f"prompt 1 has the token id {settings['vocab_size']}": [[0, settings["vocab_size"]]]}
     for words, prompts in cases.items():
@@ -118,7 +119,7 @@ CHATML = ("{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['cont
 
 
 def check_text(program, folder):
-    """Text in and out: a prompt, what a user says, and both from a terminal's view, beside transformers."""
+    """Text in and out: a prompt, a user's message, and both on a terminal, compared with transformers."""
     golden = Path(__file__).parent.parent / "golden" / "tokenizer" / "qwen" / "tokenizer.json"
     _, settings = draw_config(random.Random(2), 2)
     settings |= {"vocab_size": 600, "max_position_embeddings": 200, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}

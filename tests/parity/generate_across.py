@@ -1,9 +1,9 @@
 """Greedy decoding on another backend: generate_across.py PROGRAM PLATFORM
 
-`concord generate` continues three prompts of different lengths in one batch, with golden models of a dense family and of
-one with experts, in float32: on cpu, on PLATFORM, and on PLATFORM with tensor parallelism. All have to choose the same
-tokens. No two logits that compete here are so close that the order of a sum decides; a prompt for which they were would
-have to be replaced.
+`concord generate` continues three prompts of different lengths in one batch, with golden models of a dense family and
+of one with experts, in float32: on cpu, on PLATFORM, and on PLATFORM with tensor parallelism. All must choose the same
+tokens. No two competing logits here are so close that the order of a sum decides; a prompt with such logits would have
+to be replaced.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Folders as the hub has them beside transformers: GPT-OSS with experts in MXFP4, and Gemma 3 with images.
+"""Folders as published on the hub, compared with transformers: GPT-OSS with experts in MXFP4, and Gemma 3 with
+images.
 
 hub_files.py PROGRAM
 
-Random tiny models. MXFP4: the weights that `concord probe` reads are those of transformers' own conversion, bit by bit,
-under layouts, and are saved as bfloat16. Gemma 3: logits and gradients of its text part, which is saved as a text model.
-Exit code 77: transformers is not there, nothing was compared.
+Random tiny models. MXFP4: the weights that `concord probe` reads are bitwise those of transformers' own conversion,
+with layouts, and are saved as bfloat16. Gemma 3: logits and gradients of its text part, which is saved as a text model.
+Exit code 77: transformers is missing, nothing was compared.
 """
 
 import argparse
@@ -32,7 +33,7 @@ GEMMA = {
 
 
 def train_nothing(program, model, folder, world, *words):
-    """One step that changes no weight -> what is saved."""
+    """Runs one step that changes no weight; returns what it saves."""
     (folder / "run.yaml").write_text("\n".join([
         f"model: {model}", f"train_data: {folder}/batch.safetensors", f"output_dir: {folder}/out", "max_steps: 1",
         "learning_rate: 0", "weight_decay: 0", "per_device_train_batch_size: 1", "report_to: [none]",

@@ -1,11 +1,11 @@
-"""Attention through latents (DeepSeek V3) beside transformers: values under layouts, layers that predict further tokens,
-training, files in 8-bit blocks.
+"""Multi-head latent attention (DeepSeek V3) compared with transformers: values with layouts, MTP layers, training,
+files in FP8 blocks.
 
 latent_attention.py PROGRAM
 
-Random tiny models, with and without a latent of queries, of which `concord probe` computes logits, loss and gradients
-under each layout, also with further tokens in the loss; 20 steps of `concord train`; and a folder as the hub has it, with
-weights in 8-bit floats and a scale for each block. Exit code 77: transformers is not there, nothing was compared.
+Random tiny models, with and without a latent for queries, for which `concord probe` computes logits, loss and gradients
+with each layout, also with MTP losses; 20 steps of `concord train`; and a folder as published on the hub, with FP8
+weights and a scale per block. Exit code 77: transformers is missing, nothing was compared.
 """
 
 import argparse
@@ -90,7 +90,7 @@ def compare_layouts(program, name, family, settings, layouts, tokens, folder):
 
 
 class Further(torch.nn.Module):
-    """Layers that predict further tokens: transformers' own, which it has for generation, with Megatron's loss."""
+    """MTP layers: transformers' own, which it has for generation, with Megatron's loss."""
 
     def __init__(self, model, depth):
         super().__init__()
@@ -101,7 +101,7 @@ class Further(torch.nn.Module):
             torch.nn.init.normal_(parameter, mean=float(parameter.dim() == 1), std=0.2)
 
     def in_files(self, first, kind):
-        """(name in files, tensor) of weights or gradients."""
+        """Yields (name in files, tensor) of weights or gradients."""
         for name, parameter in self.layers.named_parameters():
             number, _, rest = name.partition(".")
             rest = rest.replace("mtp_block.", "").replace("post_norm", "shared_head.norm")
@@ -112,7 +112,8 @@ class Further(torch.nn.Module):
                 yield f"model.layers.{first + int(number)}.{rest.replace('mtp_block.', '')}", kind(buffer)
 
     def sums(self, model, ids, labels):
-        """Of the model itself and of each depth: the sum of the losses of tokens, and how many count."""
+        """Returns for the model itself and each depth the sum of the losses of tokens, and the number of counted
+        tokens."""
         hidden, count = model.model(input_ids=ids).last_hidden_state, ids.shape[1]
         positions = torch.arange(count).unsqueeze(0)
         angles = model.model.rotary_emb(hidden, positions)
@@ -128,7 +129,7 @@ class Further(torch.nn.Module):
         return torch.stack(sums)
 
     def loss(self, sums, factor):
-        """The model's own, and that with those of the depths."""
+        """Returns the model's own loss, and the loss including the depths."""
         plain, *self.losses = sums[:, 0] / sums[:, 1]
         return plain, plain + factor / len(self.losses) * sum(self.losses)
 
@@ -160,7 +161,7 @@ def compare_further(program, tied, folder):
 
 
 def further_expected(model, further, sums):
-    """What a probe dumps: the loss without further tokens, and the gradients with them."""
+    """Returns what a probe dumps: the loss without MTP, and the gradients with it."""
     model.zero_grad()
     further.zero_grad()
     plain, loss = further.loss(sums, 0.3)
@@ -184,8 +185,8 @@ def differences_of_further(program, folder, expected, batch, layouts):
 
 
 def train_further(program, folder, model, further):
-    """Four steps end with the same weights under layouts, all tensors of the files among them but the copies; the losses of both
-    depths are logged."""
+    """Four steps end with the same weights for all layouts, including all tensors of the files except the copies;
+    the losses of both depths are logged."""
     torch.manual_seed(4)
     ids = torch.randint(0, SETTINGS["vocab_size"], (16, 24))
     save_file({"input_ids": ids, "labels": ids.clone()}, str(folder / "data.safetensors"))
@@ -229,7 +230,7 @@ def train_further(program, folder, model, further):
 
 
 def compare_training(program, folder):
-    """20 steps. Biases of experts stay as they are, as in transformers."""
+    """20 steps. Biases of experts are unchanged, as in transformers."""
     make_model("deepseek_v3", SETTINGS | {"initializer_range": 0.05}, 9).float().save_pretrained(folder / "trained")
     train_experts.compare_all(program, folder / "trained", aux=0.0, layouts={
         "latents, dp 2, ep 2": (2, ["expert_model_parallel_size: 2", "gradient_accumulation_steps: 2"]),
@@ -239,7 +240,7 @@ def compare_training(program, folder):
 
 
 def in_blocks(weight, block):
-    """As DeepSeek publishes a matrix: 8-bit floats and the scales that they are multiplied with."""
+    """Converts a matrix to the format that DeepSeek publishes: FP8 and block scales."""
     rows, columns = weight.shape
     scales = torch.empty(-(-rows // block[0]), -(-columns // block[1]))
     quantised = torch.empty(rows, columns, dtype=torch.float8_e4m3fn)
@@ -252,7 +253,7 @@ def in_blocks(weight, block):
 
 
 def compare_blocks(program, folder):
-    """The same bits as those of a folder with element * scale in float32, rounded to the type of the run."""
+    """Bitwise identical to a folder with element * scale in float32, rounded to the type of the run."""
     block = [16, 12]  # neither divides the sizes of all weights
     tensors = load_file(str(folder / "trained" / "model.safetensors"))
     published, plain = {}, {}

@@ -1,11 +1,11 @@
-"""Layers with linear attention (the gated delta nets of Qwen 3 Next) beside transformers: values under layouts, packed
-sequences, training, files.
+"""Layers with linear attention (the gated delta nets of Qwen3-Next) compared with transformers: values with layouts,
+packed sequences, training, files.
 
 linear_attention.py PROGRAM
 
-A random tiny model, of which `concord probe` computes logits, loss and gradients under each layout; packed sequences beside
-each of them alone; 20 steps of `concord train`; and files that are written as they were read. Exit code 77: transformers is
-not there, nothing was compared.
+A random tiny model, for which `concord probe` computes logits, loss and gradients with each layout; packed sequences
+compared with each of them alone; 20 steps of `concord train`; and files that are saved as they were loaded. Exit code
+77: transformers is missing, nothing was compared.
 """
 
 import argparse
@@ -45,7 +45,7 @@ LAYOUTS = {
 
 
 def compare_packed(program, folder):
-    """Sequences in one row beside each of them alone: neither states nor convolutions reach into the next."""
+    """Sequences in one row compared with each of them alone: neither states nor convolutions cross boundaries."""
     model = make_model("qwen3_next", SETTINGS, 4)
     torch.manual_seed(6)
     lengths = [72, 4, 20]
@@ -87,7 +87,7 @@ def check_refusals(program, folder):
 
 
 def compare_training(program, folder):
-    """20 steps, beside transformers."""
+    """20 steps, compared with transformers."""
     make_model("qwen3_next", SETTINGS | {"initializer_range": 0.05}, 9).float().save_pretrained(folder / "trained")
     train_experts.compare_all(program, folder / "trained", aux=0.0, layouts={
         "dp 2, ep 2": (2, ["expert_model_parallel_size: 2", "gradient_accumulation_steps: 2",
@@ -99,7 +99,7 @@ def compare_training(program, folder):
 
 
 def compare_files(program, folder):
-    """What is read is written, bit by bit, under layouts; but not what files have for predicting further tokens."""
+    """Files are saved bitwise as they were loaded, with layouts, except for the MTP tensors."""
     source = load_file(str(folder / "trained" / "model.safetensors"))
     save_file(source | {"mtp.fc.weight": torch.zeros(2, 3)}, str(folder / "trained" / "model.safetensors"), metadata={"format": "pt"})
     ids = torch.randint(0, SETTINGS["vocab_size"], (4, 16))

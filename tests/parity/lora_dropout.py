@@ -1,9 +1,10 @@
-"""Adapters with lora_dropout in `concord train`, beside peft with the same masks: lora_dropout.py PROGRAM
+"""Adapters with lora_dropout in `concord train`, compared with peft with the same masks: lora_dropout.py PROGRAM
 
-The masks are made here by numpy: Philox 4x32-10, whose key is a stream's seed and whose subsequence is the hash of its name
-(core/mesh/rng_tracker.h), counted through all draws of a run. A draw is for all targets of a fused layer (q, k, v; gate, up), in
-the order of the tokens [s, b, features]. Losses of all steps are compared under layouts, with weights that dropout has moved from
-the first step on; `concord probe` computes without dropout, as peft does in evaluation. Exit code 77: peft is not there.
+The masks are computed here with numpy: Philox 4x32-10, whose key is a stream's seed and whose subsequence is the hash
+of its name (core/mesh/rng_tracker.h), counted through all draws of a run. A draw covers all targets of a fused layer
+(q, k, v; gate, up), in the order of the tokens [s, b, features]. Compares the losses of all steps with layouts, with
+weights that depend on dropout from the first step on; `concord probe` computes without dropout, like peft in
+evaluation. Exit code 77: peft is missing.
 """
 
 import json
@@ -32,7 +33,7 @@ LAYOUTS = {
 
 
 class Stream:
-    """A named stream of random numbers, beginning at 0."""
+    """A named stream of random numbers, starting at 0."""
 
     def __init__(self, name, seed):
         self.seed, self.subsequence, self.drawn = seed, 0xcbf29ce484222325, 0
@@ -48,7 +49,8 @@ class Stream:
 
 
 class Masks:
-    """Draws for the layers of a model in the order of its forward; |cut|: the dim of [s, b, features] that ranks share."""
+    """Draws for the layers of a model in the order of its forward; |cut|: the dim of [s, b, features] that is split
+    over ranks."""
 
     def __init__(self, model, cut):
         self.whole, self.ranks = Stream("default", SEED), [Stream("model-parallel-rng", SEED + 2718 + rank) for rank in range(2)]
@@ -68,7 +70,7 @@ class Masks:
         return torch.cat([stream.mask(own) for stream in self.ranks], cut)
 
     def of(self, layer, x):
-        """The same mask for all targets of |layer| in a forward."""
+        """Returns the same mask for all targets of |layer| in a forward."""
         mask, left = self.made.get(layer, (None, 0))
         if left == 0:
             mask = self.draw((x.numel() // x.shape[-1] // ROWS, ROWS, x.shape[-1]), self.cut.get(layer[1]))

@@ -1,9 +1,9 @@
-"""Adapters beside peft's: lora_in_peft.py PROGRAM [--platform P]
+"""Adapters compared with peft's: lora_in_peft.py PROGRAM [--platform P]
 
-Trains an adapter for 6 steps with peft and with the program, under layouts, from the golden adapter and from a new one of the
-program: the losses of every step agree. peft reads the adapter that the program has written, and computes the logits that
-`concord probe` computes. `concord merge` gives merge_and_unload's weights. With --platform it is one run, on that platform.
-Exit code 77: peft is not there.
+Trains an adapter for 6 steps with peft and with the program, with layouts, from the golden adapter and from a new one
+of the program: the losses of every step agree. peft loads the adapter that the program has saved, and computes the
+logits of `concord probe`. `concord merge` gives merge_and_unload's weights. With --platform it is one run, on that
+platform. Exit code 77: peft is missing.
 """
 
 import argparse
@@ -94,7 +94,7 @@ def compare_losses(name, found, wanted):
 
 
 def compare_resumed(program, name, data, folder, layout, *words, model=MODEL):
-    """A run that was stopped ends with the bits of the one of |layout| that was not."""
+    """A run that was stopped is bitwise identical to the one of |layout| that was not."""
     words = [*words, *LAYOUTS[layout]]
     train(program, data, folder / "resumed", *words, "--max_steps", 4, "--save_steps", 4, model=model)
     found = train(program, data, folder / "resumed", *words, "--resume_from_checkpoint", "latest", model=model)
@@ -119,8 +119,8 @@ def compare_logits(program, adapter, batch, folder, model=MODEL):
 
 
 def compare_merged(program, adapter, dtype, folder, start=MODEL):
-    """B A is a sum of r products in float32, here rounded once and by peft once a product; the product with the scale and the sum
-    are rounded once each by both."""
+    """B A is a sum of r products in float32, rounded once here and once per product by peft; the product with the
+    scale and the sum are rounded once each by both."""
     base, out = folder / f"base {dtype}", folder / f"merged {dtype}"
     model = transformers.AutoModelForCausalLM.from_pretrained(start, dtype=dtype)
     model.save_pretrained(base)
@@ -165,7 +165,7 @@ def compare_merged(program, adapter, dtype, folder, start=MODEL):
 
 
 def compare_generated(program, adapter, folder):
-    """`concord generate` with an adapter, given in two ways, continues as peft's model does, and not as its base."""
+    """`concord generate` with an adapter, given in two ways, continues like peft's model, and unlike its base."""
     ids = [3, 1, 4, 1, 5]
     prompts = folder / "prompts.jsonl"
     prompts.write_text(json.dumps({"input_ids": ids}) + "\n")
@@ -200,7 +200,7 @@ def compare_generated(program, adapter, folder):
 
 
 def decaying(folder):
-    """A model whose matrices have singular values far enough apart that their largest are unique up to signs."""
+    """Returns a model whose matrices have singular values far enough apart that the largest are unique up to signs."""
     model = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     for name, weight in model.named_parameters():
         if "_proj.weight" in name:
@@ -211,7 +211,8 @@ def decaying(folder):
 
 
 def compare_start(program, init, data, batch, folder, layout):
-    """The same pairs, up to signs, and the same rest of the weights as peft's; saved, an adapter of the weights as they were."""
+    """The same adapters, up to signs, and the same remaining weights as peft's; saved as an adapter of the original
+    weights."""
     base, rank, alpha, lr = decaying(folder / "base"), 4, 6, 2e-3
     names = ["q_proj", "v_proj", "o_proj", "up_proj", "down_proj"]
     words = ["--init_lora_weights", init, "--lora_rank", rank, "--lora_alpha", alpha, "--lora_target", ",".join(names), "--learning_rate", lr]
@@ -265,8 +266,9 @@ EXPERT_LAYOUTS = {
 
 
 def keep_pairs_apart(model):
-    """transformers 5 has gate and up of all experts in one tensor, for which peft turns two pairs into one of twice the rank with B
-    block-diagonal. In training nothing keeps the other blocks at 0, where two pairs have nothing, but this."""
+    """transformers 5 stores gate and up of all experts in one tensor, for which peft converts two adapters to one of
+    twice the rank with a block-diagonal B. This keeps the other blocks, which two adapters do not have, at 0 in
+    training."""
     found = 0
     for module in model.modules():
         if type(module).__name__ != "ParamWrapper" or module.parameter_name != "gate_up_proj":
@@ -296,7 +298,7 @@ def make_latent_model(folder):
 
 
 def compare_experts(program, name, target, data, batch, folder, layouts):
-    """Pairs beside experts, routers and gates of shared experts: files as peft has them for single experts."""
+    """Adapters of experts, routers and gates of shared experts: files as peft's for single experts."""
     base, lr = GOLDEN / "hf" / name, 3e-3
     # peft 0.21 does not know the experts of qwen2_moe in transformers 5; that model tests the gate of the shared
     # expert.
@@ -337,7 +339,7 @@ def nearest(values, size, numbers):
 
 
 def in_four_bits(weight):
-    """What bitsandbytes makes of it: quantize_4bit(compress_statistics=True, quant_type="nf4") and dequantize_4bit."""
+    """Returns bitsandbytes' result: quantize_4bit(compress_statistics=True, quant_type="nf4") and dequantize_4bit."""
     codes, absmax = nearest(weight, 64, NF4)
     mean = absmax.mean()
     absmax_codes, scales = nearest(absmax - mean, 256, absmax_map())
@@ -346,7 +348,7 @@ def in_four_bits(weight):
 
 
 def make_four_bit_models(folder, seed, **sizes):
-    """A random model in base/, and in dequantised/ with the values of nf4."""
+    """Creates a random model in base/, and its nf4 values in dequantised/."""
     torch.manual_seed(seed)
     config = transformers.Qwen2Config(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, initializer_range=0.1,
                                       pad_token_id=None, bos_token_id=None, eos_token_id=None, **sizes)
@@ -359,7 +361,7 @@ def make_four_bit_models(folder, seed, **sizes):
 
 
 def compare_four_bits(program, data, folder):
-    """peft with weights that have the values of nf4; under every layout these are the same, whatever a rank has of them."""
+    """peft with weights that have nf4 values; these are the same for every layout, whatever the shards."""
     make_four_bit_models(folder, 5, vocab_size=512, hidden_size=128, intermediate_size=384, num_hidden_layers=4)
     words, lr = ["--lora_rank", 4, "--quantization_bit", 4, "--learning_rate", 2e-3], 2e-3
     train(program, data, folder / "start", *words, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
@@ -390,8 +392,8 @@ def compare_four_bits(program, data, folder):
 
 
 def compare_token_metrics(program, adapter, data, folder):
-    """What TRL's SFTTrainer.compute_loss logs of a step whose samples are one batch: over the tokens that have a label, the mean
-    entropy and the share that was ranked first; and all tokens so far."""
+    """The values that TRL's SFTTrainer.compute_loss logs for a step whose samples are one batch: over the tokens
+    with a label, the mean entropy and the accuracy; and all tokens so far."""
     model, found = load(adapter, trainable=True), []
     hook = model.register_forward_hook(lambda _, inputs, output: found.append(output.logits.detach().double()))
     ids, labels = load_file(str(data))["input_ids"], load_file(str(data))["labels"]
@@ -418,7 +420,8 @@ def compare_token_metrics(program, adapter, data, folder):
 
 
 def compare_several(program, first, data, batch, folder):
-    """All but the last are merged, as by `concord merge` and peft, and the last is trained or a new one is made."""
+    """All adapters except the last are merged, like `concord merge` and peft, and the last is trained or a new one
+    is created."""
     words, lr = ["--lora_rank", 2, "--lora_target", "q_proj,up_proj,down_proj", "--learning_rate", 3e-3], 3e-3
     run(program, "merge", "--model", MODEL, "--adapter", first, "--out", folder / "merged")
     by_hand = train(program, data, folder / "by hand", *words, model=folder / "merged")

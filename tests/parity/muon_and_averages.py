@@ -1,11 +1,11 @@
-"""Muon and the average of the weights by `concord train` under several layouts, beside torch.optim.Muon.
+"""Muon and the EMA of the weights by `concord train` with several layouts, compared with torch.optim.Muon.
 
 muon_and_averages.py PROGRAM
 
 transformers' Llama is trained by torch.optim.Muon (its matrices) and torch.optim.AdamW (embedding, output, norms);
-torch iterates in bfloat16, which is float32 here, as ours is. The average is two lines of Python. Compared are losses,
-gradient norms, the weights and the average in the end, and evaluations of the average: their loss and the share of
-tokens that the model ranks first, and the predictions of do_predict. Exit code 77: transformers is not there, nothing was compared.
+torch's bfloat16 iterations are replaced by float32, like ours. The EMA is two lines of Python. Compares losses,
+gradient norms, the final weights and EMA, and evaluations of the EMA: loss, accuracy, and the predictions of
+do_predict. Exit code 77: transformers is missing, nothing was compared.
 """
 
 import json
@@ -65,7 +65,7 @@ def evaluate(model, ids):
 
 
 def train_reference(model, mode, ids, sets):
-    """Losses and norms of the steps, what is evaluated of the average, and the average in the end."""
+    """Returns losses and norms of the steps, the evaluations of the EMA, and the final EMA."""
     optimizers = reference_optimizers(model, mode)
     average = {n: p.detach().clone() for n, p in model.named_parameters()}
     steps, evaluations = [], []
@@ -120,7 +120,7 @@ def largest_share(weights, wanted):
 
 
 def compare_predictions(name, out, ids, scores):
-    """Of the test data, by the average; returns the largest difference of a log-probability."""
+    """Predictions on the test data by the EMA; returns the largest difference of a log-probability."""
     lines = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert [line["index"] for line in lines] == list(range(len(ids))), f"{name}: predictions of {len(lines)} samples"
     worst = 0.0
@@ -154,7 +154,7 @@ def compare(name, out, wanted_steps, wanted_evaluations, wanted_weights, wanted_
 
 
 def compare_resumed(program, folder):
-    """Bit for bit in the same layout, also in bfloat16; in another one as far as float32 allows."""
+    """Bitwise identical with the same layout, also in bfloat16; with another one within float32 rounding."""
     tp = ["tensor_model_parallel_size: 2", "per_device_train_batch_size: 4"]
     zero = ["use_distributed_optimizer: true", "per_device_train_batch_size: 2"]
     for precision in ([], ["bf16: true"]):

@@ -27,7 +27,7 @@ def fails(function, *arguments):
 
 
 def both(compare, found, wanted):
-    """Passes what is equal, and fails with NaN as the last of the numbers."""
+    """Passes for equal numbers, and fails with NaN as the last of the numbers."""
     assert not fails(compare, wanted), f"{compare} fails with equal numbers"
     assert fails(compare, found), f"{compare} does not see a NaN"
 

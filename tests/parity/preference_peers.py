@@ -1,10 +1,11 @@
 """Losses of preference pairs by the code of TRL and LLaMA-Factory.
 
-Methods are taken from the sources of the packages, since importing these needs more than the tests have. trl in site-packages
-(1.16) has sigmoid, hinge, ipo and robust (DPOTrainer._compute_loss), ORPO's ratio of odds and SimPO (ORPOTrainer, CPOTrainer).
-What it has no longer is in the folder "peers" of the virtual environment: kto_pair, label smoothing of sigmoid and
-reference_free in trl 0.8.6 (DPOTrainer.dpo_loss), the last version with kto_pair; orpo, simpo and pref_ftx as a whole in
-llamafactory 0.9.5 (CustomDPOTrainer, which inherits dpo_loss from TRL). Raises ImportError if one of them is missing.
+Methods are extracted from the sources of the packages, since importing them needs more than the tests have. trl in
+site-packages (1.16) has sigmoid, hinge, ipo and robust (DPOTrainer._compute_loss), ORPO's odds ratio and SimPO
+(ORPOTrainer, CPOTrainer). Losses that it no longer has are in the folder "peers" of the virtual environment: kto_pair,
+label smoothing of sigmoid and reference_free in trl 0.8.6 (DPOTrainer.dpo_loss), the last version with kto_pair; orpo,
+simpo and pref_ftx as a whole in llamafactory 0.9.5 (CustomDPOTrainer, which inherits dpo_loss from TRL). Raises
+ImportError if one of them is missing.
 """
 
 import __future__
@@ -27,7 +28,7 @@ TRL_LOSSES = ("sigmoid", "hinge", "ipo", "robust")
 
 
 def package(name, folder=None):
-    """The folder of an installed package, without importing it."""
+    """Returns the folder of an installed package, without importing it."""
     found = importlib.util.find_spec(name) if folder is None else None
     path = folder / name if folder else found and Path(found.submodule_search_locations[0])
     if not path or not path.is_dir():
@@ -36,7 +37,7 @@ def package(name, folder=None):
 
 
 def functions_of(root, path, names, values):
-    """Functions and methods of a file of a package, with |values| as the names around them."""
+    """Returns functions and methods of a file of a package, with |values| as their global names."""
     tree = ast.parse((root / path).read_text())
     found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in names]
     if {node.name for node in found} != set(names):
@@ -60,7 +61,7 @@ def adapter_off(model, adapter_name=None):
 
 
 class DoubleTorch:
-    """torch for code that converts logits to float32: they stay float64."""
+    """torch for code that converts logits to float32: keeps them in float64."""
 
     float32 = torch.float64
 
@@ -81,7 +82,7 @@ CPO_LOSS = functions_of(TRL, "experimental/cpo/cpo_trainer.py", ["cpo_loss"], {"
 
 
 class FactoryTrainer:
-    """LLaMA-Factory's CustomDPOTrainer, as far as losses need it."""
+    """LLaMA-Factory's CustomDPOTrainer, reduced to the losses."""
 
     METHODS = ("odds_ratio_loss", "simpo_loss", "compute_preference_loss", "concatenated_forward", "compute_reference_log_probs",
                "get_batch_loss_metrics")
@@ -107,14 +108,14 @@ for _name in (*FactoryTrainer.METHODS, "dpo_loss"):
 
 
 def in_trl(settings):
-    """Whether DPOTrainer of the newest TRL has the loss; otherwise LLaMA-Factory has it."""
+    """Returns whether DPOTrainer of the latest TRL has the loss; otherwise LLaMA-Factory has it."""
     kind = settings.get("pref_loss", "sigmoid")
     return kind in TRL_LOSSES and not (settings.get("reference_free") or settings.get("pref_ftx")
                                        or kind == "sigmoid" and settings.get("dpo_label_smoothing"))
 
 
 class WithLogProbs(torch.nn.Module):
-    """A model that returns what TRL's fused output layer does, from all logits."""
+    """A model that returns the output of TRL's fused output layer, computed from all logits."""
 
     def __init__(self, model):
         super().__init__()
@@ -146,7 +147,7 @@ def trl_trainer(model, reference, settings):
 
 
 def factory_loss(model, reference, inputs, settings, metrics):
-    """The loss of a batch by LLaMA-Factory; adds its metrics of pairs to |metrics|."""
+    """Returns the loss of a batch by LLaMA-Factory; adds its metrics of pairs to |metrics|."""
     trainer = FactoryTrainer(model, reference, settings)
     if trainer.reference_free:  # no reference is loaded here, so rewards count from 0; TRL's loss ignores the reference as well
         zeros = torch.zeros(len(inputs["input_ids"]) // 2, dtype=torch.float64)

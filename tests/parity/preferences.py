@@ -1,9 +1,9 @@
-"""Preferences beside TRL's: preferences.py PROGRAM [--platform P]
+"""Preference training compared with TRL: preferences.py PROGRAM [--platform P]
 
-Trains for some steps on pairs with the program and with transformers, where losses and metrics are computed by the code of TRL
-and LLaMA-Factory (preference_peers.py, and RewardTrainer.compute_loss), under layouts, packed, with an adapter, with every
-loss. The tokens of pairs are those of DPOTrainer._prepare_dataset. With --platform it is one run with an adapter, on that
-platform. Exit code 77: a package is missing.
+Trains for some steps on pairs with the program and with transformers, where losses and metrics are computed by the code
+of TRL and LLaMA-Factory (preference_peers.py, and RewardTrainer.compute_loss), with layouts, packed, with an adapter,
+with every loss. The tokens of pairs are those of DPOTrainer._prepare_dataset. With --platform it is one run with an
+adapter, on that platform. Exit code 77: a package is missing.
 """
 
 import argparse
@@ -71,7 +71,7 @@ REWARD_LOSS = functions_of(TRL, "trainer/reward_trainer.py", ["compute_loss"], {
 
 
 class Rows(list):
-    """What TRL uses of a datasets.Dataset."""
+    """The parts of a datasets.Dataset that TRL uses."""
 
     column_names = property(lambda self: list(self[0]))
 
@@ -106,7 +106,7 @@ def random_pairs(count, seed=3, longest=20):
 
 
 def batch_of(pairs):
-    """As TRL's collator: chosen rows, then rejected ones."""
+    """Like TRL's collator: chosen rows, then rejected ones."""
     rows = [(pair["prompt_input_ids"], pair[side]) for side in ("chosen_input_ids", "rejected_input_ids") for pair in pairs]
     width = max(len(prompt) + len(answer) for prompt, answer in rows)
     pad = lambda values: torch.tensor([row + [0] * (width - len(row)) for row in values])
@@ -124,12 +124,13 @@ def optimizer_of(parameters):
 
 
 def micro_batches(pairs):
-    """Of each step, MICRO pairs each."""
+    """Yields the micro-batches of each step, MICRO pairs each."""
     return [[pairs[begin:begin + MICRO] for begin in range(first, first + PAIRS, MICRO)] for first in range(0, len(pairs), PAIRS)]
 
 
 def packed_rows(pairs, capacity, multiple):
-    """The pairs of each row of |capacity| tokens, by first fit; both sequences of a pair are padded to a multiple."""
+    """Returns the pairs of each row of |capacity| tokens, by first fit; both sequences of a pair are padded to a
+    multiple."""
     rows = []
     for pair in pairs:
         lengths = [len(pair["prompt_input_ids"]) + len(pair[side]) for side in ("chosen_input_ids", "rejected_input_ids")]
@@ -143,7 +144,7 @@ def packed_rows(pairs, capacity, multiple):
 
 
 def steps_of(model, steps, loss_of, metrics):
-    """Loss, gradients and metrics of every step, a list of micro-batches of as many pairs."""
+    """Returns loss, gradients and metrics of every step, a list of micro-batches with the same number of pairs."""
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     parameters = list(trained.values())
     optimizer, logged = optimizer_of(parameters), []
@@ -199,7 +200,7 @@ def train(program, data, output, *words, model=MODEL, stage="dpo"):
 
 
 def first_step(program, data, output, *words, **options):
-    """With the gradients: AdamW's mean of them where it keeps none of the past."""
+    """Includes the gradients: AdamW's first moment if it keeps none of the past."""
     found = train(program, data, output, "--max_steps", 1, "--save_steps", 1, "--learning_rate", 0, "--adam_beta1", 0, "--max_grad_norm", 0,
                   *words, **options)
     states = load_file(output / "checkpoint-1/optimizer.safetensors")
@@ -208,7 +209,7 @@ def first_step(program, data, output, *words, **options):
 
 
 def gradient_error(found, wanted):
-    """The largest of an element, of the norm of all if that is above 1."""
+    """Returns the largest error of an element, relative to the norm of all if that is above 1."""
     if set(found) != set(wanted):
         raise AssertionError(f"gradients of {sorted(set(found) ^ set(wanted))} are of one side only")
     norm = sum(value.square().sum() for value in wanted.values()).sqrt().item()
@@ -293,7 +294,8 @@ def compare_training(program, data, pairs, folder):
 
 
 def compare_first_steps(program, folder):
-    """Every loss on the same weights: those of an earlier run, with another model as the reference, and pairs that neither has seen."""
+    """Every loss on the same weights: those of an earlier run, with another model as the reference, and pairs that
+    neither has seen."""
     start, pairs, data = folder / "layout 0/model", random_pairs(PAIRS, seed=4), folder / "unseen.jsonl"
     data.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
     for (name, settings), layout in zip({"sigmoid": {}, **LOSSES}.items(), itertools.cycle(LAYOUTS)):
@@ -332,7 +334,7 @@ def compare_adapters(program, data, pairs, folder, layouts=("one", "tp 2, sequen
 
 
 def compare_four_bits(program, data, pairs, folder):
-    """The reference is the model in 4 bits with the adapter off."""
+    """The reference is the NF4 model with the adapter disabled."""
     make_four_bit_models(folder, 7, vocab_size=320, hidden_size=64, intermediate_size=128, num_hidden_layers=2)
     lora = ["--finetuning_type", "lora", "--lora_rank", 4, "--quantization_bit", 4]
     train(program, data, folder / "start", *lora, "--max_steps", 1, "--learning_rate", 0, model=folder / "base")
@@ -347,7 +349,7 @@ def compare_four_bits(program, data, pairs, folder):
 
 
 def compare_several(program, data, folder):
-    """Adapters that are added to the weights are a part of the reference, unless that is another folder."""
+    """Merged adapters are part of the reference, unless that is another folder."""
     lora = ["--finetuning_type", "lora", "--lora_rank", 4, "--max_steps", 3]
     first, merged = folder / "lora one/model", folder / "merged"
     run(program, "merge", "--model", MODEL, "--adapter", first, "--out", merged)
@@ -364,7 +366,7 @@ def compare_several(program, data, folder):
 
 
 def load_reward(folder):
-    """With a token for padding that is in no pair."""
+    """Uses a padding token that occurs in no pair."""
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
     if model.config.num_labels != 1:
         raise AssertionError(f"{folder} has {model.config.num_labels} labels")
@@ -469,7 +471,7 @@ def compare_tokens(program, folder):
 
 
 def compare_truncation(program, pairs, folder):
-    """cutoff_len: pairs are cut, or dropped where the prompt fills it, as TRL does."""
+    """cutoff_len: pairs are truncated, or dropped if the prompt fills it, like TRL."""
     cutoff = 7
     kept = [{"prompt_input_ids": pair["prompt_input_ids"]} | {
         side: pair[side][:cutoff - len(pair["prompt_input_ids"])] for side in ("chosen_input_ids", "rejected_input_ids")}
@@ -483,7 +485,7 @@ def compare_truncation(program, pairs, folder):
 
 
 def compare_evaluation(program, data, pairs, folder):
-    """One pair is left over for the last batch, which is filled up."""
+    """One pair is left for the last batch, which is padded."""
     rest = folder / "rest.jsonl"
     rest.write_text("".join(json.dumps(pair) + "\n" for pair in pairs[:7]))
     wanted = expected([[pairs[:7]]], {"reference_free": True})[0]

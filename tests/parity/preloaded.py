@@ -1,8 +1,10 @@
-"""Runs of `concord` that are forked from one process with libtorch, as RunningProcess does in C++ (tests/processes/preloaded.cpp).
+"""Runs of `concord` that are forked from one process with libtorch, like RunningProcess in C++
+(tests/processes/preloaded.cpp).
 
-run(command, env=None, cwd=None, timeout=None) is subprocess.run with the same words, capture_output=True and text=True; any thread may call it.
-Where CONCORD_PRELOADED is not set, or for a subcommand that does without libtorch, it is that. An LD_PRELOAD of |env| is loaded with the program:
-a library that reads variables of its own reads them again in reload_variables() (file_faults.cpp).
+run(command, env=None, cwd=None, timeout=None) is subprocess.run with the same arguments, capture_output=True and
+text=True; any thread may call it. If CONCORD_PRELOADED is not set, or for a subcommand that does not use libtorch, it
+calls subprocess.run. An LD_PRELOAD of |env| is loaded with the program: a library with its own variables reads them
+again in reload_variables() (file_faults.cpp).
 """
 
 import os
@@ -42,7 +44,7 @@ def request(words, env):
 
 
 def start(words, env, streams, cwd):
-    """The number of the process, or None where it has to be started by subprocess."""
+    """Returns the pid, or None if it has to be started by subprocess."""
     loaded = (words[0], *sorted(item for item in env.items() if item[0].startswith(LOADED)))
     if "CONCORD_PRELOADED" not in os.environ or "CONCORD_PLUGIN_PATH" not in env or words[1] not in ("train", "probe", "generate"):
         return None

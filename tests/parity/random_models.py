@@ -1,10 +1,10 @@
-"""Random models of transformers beside ours, of other shapes than the golden ones, through `concord probe`.
+"""Random models of various shapes through `concord probe`, compared with transformers.
 
 random_models.py PROGRAM [--seed N] [--count N] [--both]
 
-Each case is of the next family and draws its sizes, saves the model as transformers does, computes logits, loss and
-gradients there in float64, and compares what the program dumps in float64 with one process, and in float32 under a layout
-that the heads allow; with --both in both types under both. Exit code 77: transformers is not there, nothing was compared.
+Each case is of the next family and draws its sizes, saves the model like transformers, computes logits, loss and
+gradients there in float64, and compares the program's dump in float64 with one process, and in float32 with a layout
+that the heads allow; with --both in both types with both. Exit code 77: transformers is missing, nothing was compared.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def draw_experts(draw, family):
 
 
 def draw_latents(draw, settings):
-    """Attention through latents; values of other widths than keys, narrower and wider."""
+    """Latent attention; values narrower and wider than keys."""
     latents = {"num_key_value_heads": settings["num_attention_heads"], "q_lora_rank": draw.choice([None, 6, 10]),
                "kv_lora_rank": draw.choice([6, 12]), "qk_nope_head_dim": draw.choice([4, 6]),
                "qk_rope_head_dim": draw.choice([4, 8]), "v_head_dim": draw.choice([4, 8, 16]),
@@ -84,7 +84,8 @@ def draw_latents(draw, settings):
 
 
 def draw_delta_net(draw, settings):
-    """Layers with linear attention before and after one without; value heads that share keys, wider and narrower than these."""
+    """Layers with linear attention before and after one without; value heads that share keys, wider and narrower
+    than these."""
     heads, kinds = settings["num_key_value_heads"], ["linear_attention", "full_attention"]
     layers = max(2, settings["num_hidden_layers"])  # transformers needs one of each kind
     return {"num_hidden_layers": layers, "head_dim": 16, "linear_num_key_heads": heads, "linear_num_value_heads": heads * draw.choice([1, 2]),
@@ -94,7 +95,7 @@ def draw_delta_net(draw, settings):
 
 
 def draw_gemma(draw, family, settings):
-    """What a Gemma has beyond the others: caps and windows that act in models as small as these."""
+    """Special features of Gemma: caps and windows that have an effect in models as small as these."""
     more = {"query_pre_attn_scalar": draw.choice([1, 16]), "sliding_window": 5,
             "final_logit_softcapping": draw.choice([None, 3.0, 30.0])}
     if family == "gemma2":
@@ -110,7 +111,7 @@ def rope_name(settings):
 
 
 def has_experts(settings):
-    """Whether a layer has."""
+    """Returns whether a layer has experts."""
     step, dense = settings.get("decoder_sparse_step", 1), settings.get("mlp_only_layers", [])
     sparse = [i for i in range(settings.get("first_k_dense_replace", 0), settings["num_hidden_layers"])
               if (i + 1) % step == 0 and i not in dense]
@@ -179,7 +180,7 @@ def draw_config(draw, seed):
 
 
 def use_float64(module, name):
-    """A function of transformers that computes in float32 in models of any type, in float64 instead."""
+    """Makes a function of transformers that computes in float32 in models of any type compute in float64."""
     if hasattr(getattr(module, name), "in_float64"):
         return
     source = inspect.getsource(inspect.unwrap(getattr(module, name)))
@@ -222,7 +223,8 @@ def reference(model, ids, labels):
 
 
 def in_files(name, gradient, family):
-    """What a parameter is in files: transformers has the experts of a layer in two tensors, files have three for each."""
+    """Converts a parameter to its tensors in files: transformers stores the experts of a layer in two tensors, files
+    have three per expert."""
     prefix, _, which = name.partition(".mlp.experts.")
     if family == "mixtral":
         mine = f"{prefix}.block_sparse_moe.experts." + "{}.{}.weight"
@@ -241,7 +243,7 @@ def in_files(name, gradient, family):
 
 
 def draw_layout(draw, settings):
-    """One cut that the sizes allow."""
+    """Draws a layout that the sizes allow."""
     inner = [settings.get(key, 12) for key in ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size",
                                               "linear_num_key_heads")]
     kv_heads, heads = settings["num_key_value_heads"], settings["num_attention_heads"]

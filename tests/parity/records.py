@@ -1,9 +1,9 @@
-"""Parquet and Arrow files through `concord data convert`, beside pyarrow's own reading.
+"""Parquet and Arrow files through `concord data convert`, compared with pyarrow.
 
 records.py PROGRAM
 
-Strings, lists of structs, nulls, several row groups and batches, and both forms of Arrow files have to come out as the
-rows that went in. Exit code 77: pyarrow is not there, nothing was compared.
+Strings, lists of structs, nulls, several row groups and batches, and both kinds of Arrow files must give the original
+rows. Exit code 77: pyarrow is missing, nothing was compared.
 """
 
 import json

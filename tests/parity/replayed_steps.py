@@ -1,11 +1,11 @@
-"""Training with replayed steps on a device that can record them, beside the same runs without replays.
+"""Training with replayed steps on a device that supports recording, compared with the same runs without replays.
 
 replayed_steps.py PROGRAM
 
-Trains a tiny model for a few steps with --replay_steps true and false, in several ways, and compares the saved models byte
-by byte. A run with replays has to say that it recorded a step, and one without must not. The platform is that of the
-environment (CONCORD_PLATFORM); two replicas need CONCORD_CUDA_SHARED_DEVICE=1 where there is one device. What replays do to
-the host's work is tested on any machine (trainer/step_graph_test.cpp); this is about the device's own recordings.
+Trains a tiny model for a few steps with --replay_steps true and false, in several ways, and compares the saved models
+byte by byte. A run with replays must report that it recorded a step, and one without must not. The platform is that of
+the environment (CONCORD_PLATFORM); two replicas need CONCORD_CUDA_SHARED_DEVICE=1 on one device. The effect of replays
+on the host's work is tested on any machine (trainer/step_graph_test.cpp); this tests the device's own recordings.
 """
 
 import json
@@ -50,7 +50,7 @@ def write_data(path):
 
 
 def train(program, folder, replays, way):
-    """The bytes of the trained model or adapter, and how many ranks have recorded a step."""
+    """Returns the bytes of the trained model or adapter, and the number of ranks that have recorded a step."""
     out = folder / f"replay-{replays}"
     words = [program, "train", "--model", MODELS / way.model, "--train_data", folder / "data.jsonl", "--output_dir", out,
              "--overwrite_output_dir", "true", "--max_steps", 12, "--learning_rate", 1e-3, "--per_device_train_batch_size", 2,

@@ -1,10 +1,11 @@
 """A run that changes its backend twice: resume_across.py PROGRAM PLATFORM [--nproc N] [--json FILE]
 
 12 steps on cpu; and the same run with steps 5 to 8 on PLATFORM and 9 to 12 on cpu again, each leg resumed from the
-checkpoint that the one before it has written, under another layout where there are two ranks. Fails where a loss differs from
-that of the run on cpu by more than 2e-5: losses are near 5, fp32 has a relative rounding of 6e-8, and steps of AdamW
-amplify differences of sums by less than a hundred (5e-6 is what was seen after 20 of them). The leg on PLATFORM is also resumed on PLATFORM
-under its own layout: losses, weights and optimizer state have to be the same bits. All runs are in deterministic mode.
+checkpoint of the previous one, with another layout if there are two ranks. Fails if a loss differs from that of the run
+on cpu by more than 2e-5: losses are near 5, fp32 has a relative rounding of 6e-8, and steps of AdamW amplify
+differences of sums by less than a hundred (5e-6 was measured after 20 of them). The leg on PLATFORM is also resumed on
+PLATFORM with its own layout: losses, weights and optimizer state must be bitwise identical. All runs are in
+deterministic mode.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Losses of routers and capacities of experts in `concord train`, beside transformers with Megatron's definitions in torch.
+"""Router losses and expert capacities in `concord train`, compared with transformers with Megatron's definitions in
+torch.
 
 router_options.py PROGRAM
 
-Three steps of eight samples for each case: losses, gradient norms and all weights afterwards, biases that choose experts
-included. The definitions are those of Megatron's router.py and moe_utils.py, written here once more over all experts.
-Exit code 77: transformers is not there, nothing was compared.
+Three steps of eight samples for each case: losses, gradient norms and all final weights, including the expert biases.
+The definitions are those of Megatron's router.py and moe_utils.py, reimplemented here over all experts. Exit code 77:
+transformers is missing, nothing was compared.
 """
 
 import argparse
@@ -94,7 +95,7 @@ def dense_map(indices, experts):
 
 
 def kept(weights, indices, experts, factor, policy):
-    """apply_router_token_dropping: [tokens, k], whether an expert has room for a choice."""
+    """apply_router_token_dropping: [tokens, k], whether a choice is within the expert's capacity."""
     tokens, k = indices.shape
     capacity = math.ceil(tokens * k / experts * factor)
     if capacity > tokens:
@@ -107,7 +108,7 @@ def kept(weights, indices, experts, factor, policy):
 
 
 class Routers:
-    """The gates of a model, which drop choices and keep their logits."""
+    """The gates of a model, which drop choices and record their logits."""
 
     def __init__(self, model, capacity, positions):
         self.gates = [m for m in model.modules() if type(m).__name__.endswith(("TopKRouter", "TopkRouter"))]

@@ -2,10 +2,11 @@
 
 run_checks.py --results FILE --shard I/N NAME LIST
 
-`import torch, transformers` is 6 s of CPU time; a check that is forked has both already. Otherwise it runs as by itself: as __main__, in a
-process and session of its own. LIST has a line per check, NAME|COST|SCRIPT;ARGUMENT;..., and is divided into N shards of about the same cost. FILE gets {"program", "tests": [{"name", "status", "seconds", "detail"}]}, as from
-toolchains/run_test_program.py; a check that ends with 77 was skipped. Environment: CONCORD_TEST_FILTER, a regular expression, runs only the checks
-that it matches.
+`import torch, transformers` takes 6 s of CPU time; a forked check has both already. Otherwise it runs as if alone: as
+__main__, in a separate process and session. LIST has a line per check, NAME|COST|SCRIPT;ARGUMENT;..., and is divided
+into N shards of about the same cost. Writes {"program", "tests": [{"name", "status", "seconds", "detail"}]} to FILE,
+like toolchains/run_test_program.py; a check that exits with 77 was skipped. Environment: CONCORD_TEST_FILTER, a regular
+expression, runs only the checks that it matches.
 """
 
 import argparse
@@ -36,7 +37,7 @@ def read_checks(path):
 
 
 def shard_of(checks, index, count):
-    """The longest first, each to the shard that has the least so far."""
+    """Assigns the longest first, each to the shard with the least cost so far."""
     shards = [[] for _ in range(count)]
     for check in sorted(checks, key=lambda each: -each["cost"]):
         min(shards, key=lambda shard: sum(each["cost"] for each in shard)).append(check)
@@ -52,7 +53,7 @@ def preload():
 
 
 def become(check, output):
-    """In the child: the check's script, as Python would run it. Its exception or exit is the child's."""
+    """In the child: runs the check's script like Python. Its exception or exit is the child's."""
     os.setsid()
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
@@ -62,7 +63,7 @@ def become(check, output):
 
 
 def wait(pid):
-    """(the child's exit code or a negative signal, why it failed)"""
+    """Returns (the child's exit code or a negative signal, why it failed)."""
     deadline = time.monotonic() + LIMIT
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
@@ -82,7 +83,7 @@ def cpu_seconds():
 
 
 def run(check, output):
-    """What became of |check|. Prints what one that failed said."""
+    """Returns the result of |check|. Prints the output of a failed one."""
     begin, used = time.monotonic(), cpu_seconds()
     pid = os.fork()
     if pid == 0:

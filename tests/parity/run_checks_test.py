@@ -1,4 +1,6 @@
-"""Tests of run_checks.py, with checks of a line or two; by a Python without torch, so that nothing has to be imported."""
+"""Tests of run_checks.py, with checks of a line or two; by a Python without torch, so that nothing has to be
+imported.
+"""
 
 import json
 import os

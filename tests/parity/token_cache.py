@@ -1,10 +1,11 @@
-"""The tokenization cache of `concord train`, and data sets by LLaMA-Factory's dataset_info.json, through the program.
+"""The tokenization cache of `concord train`, and data sets by LLaMA-Factory's dataset_info.json, through the
+program.
 
 token_cache.py PROGRAM CONFIG TOKENIZER
 
-A run that finds its tokens in the cache starts no Python and trains on the same samples; a change of anything that they depend on,
-or damage, makes them anew. What a data set's records become is compared with LLaMA-Factory's rules, written down here again. Exit
-code 77: tokenizers or pyarrow is not there, nothing was compared.
+A run that finds its tokens in the cache starts no Python and trains on the same samples; a change of anything that they
+depend on, or damage, rebuilds them. Converted records are compared with LLaMA-Factory's rules, reimplemented here. Exit
+code 77: tokenizers or pyarrow is missing, nothing was compared.
 """
 
 import json
@@ -41,7 +42,7 @@ class Runs:
         (folder / "config.json").write_text(json.dumps(config))
 
     def train(self, *words, python=sys.executable, code=0, cache="cache", env=None):
-        """The losses, and what was said."""
+        """Returns the losses, and the output."""
         command = [self.program, "train", "--model_config", self.folder / "config.json", "--tokenizer", self.tokenizer, "--chat_template",
                    self.folder / "template.jinja", "--max_steps", 3, "--logging_steps", 1, "--save_strategy", "no",
                    "--per_device_train_batch_size", 2, "--report_to", "none", "--output_dir", self.folder / "out",
@@ -100,7 +101,7 @@ def check_key(runs):
 
 
 def check_damage(runs):
-    """A flipped byte or a missing file is found, said, and mended."""
+    """A flipped byte or a missing file is detected, reported, and repaired."""
     chats = write_lines(runs.folder / "chats.jsonl", CHATS)
     texts = write_lines(runs.folder / "texts.jsonl", [{"text": f"some text {i} é " * 20} for i in range(30)])
     for data, name in (chats, "data.jsonl"), (texts, "data.bin"):
@@ -120,7 +121,7 @@ def check_damage(runs):
 
 
 def check_several_files(runs):
-    """A folder of Parquet files trains as the same records in one file of lines, corpora and conversations alike."""
+    """A folder of Parquet files trains like the same records in one file of lines, both corpora and conversations."""
     texts = [{"text": f"text number {i} " * (1 + i % 7)} for i in range(60)]
     for name, records in ("texts", texts), ("chats", CHATS):
         wanted, _ = runs.train("--train_data", write_lines(runs.folder / f"{name}.jsonl", records), "--seq_length", 48, cache="none")
@@ -135,7 +136,7 @@ def check_several_files(runs):
 
 
 def alpaca(record, columns, ranking):
-    """As LLaMA-Factory's AlpacaDatasetConverter: prompt and query joined by a line break, history before them."""
+    """Like LLaMA-Factory's AlpacaDatasetConverter: prompt and query joined by a line break, after the history."""
     get = lambda name: record.get(columns[name]) if name in columns else None
     messages = [{"role": "system", "content": get("system")}] if get("system") else []
     for question, answer in get("history") or []:
@@ -148,7 +149,7 @@ def alpaca(record, columns, ranking):
 
 
 def sharegpt(record, columns, tags, ranking):
-    """As its SharegptDatasetConverter: roles by tags; a system column only where the messages do not begin with one."""
+    """Like its SharegptDatasetConverter: roles by tags; a system column only if the messages do not start with one."""
     roles = {tags["user_tag"]: "user", tags["assistant_tag"]: "assistant", tags["observation_tag"]: "tool",
              tags["function_tag"]: "assistant", tags["system_tag"]: "system"}
     convert = lambda turn: {"role": roles[turn[tags["role_tag"]]], "content": turn[tags["content_tag"]]}
@@ -166,7 +167,7 @@ TAGS = {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assist
 
 
 def data_sets():
-    """name -> (entry of dataset_info.json, records, what they stand for)."""
+    """name -> (entry of dataset_info.json, records, their standard form)."""
     plain = [{"instruction": f"add {i}", "input": "" if i % 2 else f"to {i}", "output": f"it is {2 * i}"} for i in range(12)]
     named = [{"q": f"q{i}", "a": f"a{i}", "sys": "be brief" if i % 3 else "", "old": [["x", "y"]] if i % 2 else []} for i in range(12)]
     columns = {"prompt": "q", "response": "a", "system": "sys", "history": "old"}
@@ -189,7 +190,7 @@ def data_sets():
 
 
 def check_data_sets(runs):
-    """dataset and dataset_dir give the tokens of what LLaMA-Factory's rules make of the records, and train on them."""
+    """dataset and dataset_dir give the tokens of the records converted by LLaMA-Factory's rules, and train on them."""
     folder = runs.folder / "data"
     folder.mkdir()
     sets = data_sets()

@@ -1,11 +1,12 @@
-"""What `concord train --report_to wandb mlflow prometheus otel` reports, beside what the run itself has logged.
+"""The reports of `concord train --report_to wandb mlflow prometheus otel`, compared with the run's own log.
 
 trackers.py PROGRAM MODEL
 
-W&B's own library writes the run (offline), and its own protocol buffers read it back; a small server speaks MLflow's REST API
-and checks its limits; prometheus_client parses what is scraped during the run; OpenTelemetry's own protocol buffers parse what
-a collector gets. Then what can go wrong: no server, a server that refuses or never answers, a helper process that dies, missing
-libraries, hostile clients. Exit code 77: wandb, prometheus_client or opentelemetry-proto is not there, nothing was compared.
+W&B's own library writes the run (offline), and its own protocol buffers read it back; a small server implements
+MLflow's REST API and checks its limits; prometheus_client parses what is scraped during the run; OpenTelemetry's own
+protocol buffers parse what a collector receives. Then failures: no server, a server that rejects or never replies, a
+helper process that dies, missing libraries, hostile clients. Exit code 77: wandb, prometheus_client or
+opentelemetry-proto is missing, nothing was compared.
 """
 
 import http.server
@@ -38,7 +39,7 @@ except ImportError as missing:
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """MLflow's tracking server, as far as a run needs it. |mode|: answer, refuse (metrics), hang."""
+    """MLflow's tracking server, reduced to what a run needs. |mode|: answer, refuse (metrics), hang."""
 
     def __init__(self, mode="answer"):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -102,7 +103,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Collector(http.server.ThreadingHTTPServer):
-    """An OpenTelemetry collector for OTLP/HTTP. |codes|: what it answers first; after that it rejects |rejected| points."""
+    """An OpenTelemetry collector for OTLP/HTTP. |codes|: its first responses; after that it rejects |rejected|
+    points."""
 
     def __init__(self, codes=(), rejected=0):
         super().__init__(("127.0.0.1", 0), CollectorHandler)
@@ -115,7 +117,7 @@ class Collector(http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def points(self):
-        """[(name, time in ns, value, run)], and that every request is what it should be."""
+        """Returns [(name, time in ns, value, run)], and checks that every request is valid."""
         found = []
         for path, headers, body in self.requests:
             assert path == "/v1/metrics" and headers["Content-Type"] == "application/json", (path, headers)
@@ -156,7 +158,7 @@ def words(program, model, folder, *more):
 
 
 def environment(folder, **more):
-    """Without anything that this machine knows of the services."""
+    """Returns the environment without any settings of the services."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("WANDB_", "MLFLOW_", "OTEL_"))}
     return kept | {"CONCORD_PYTHON": sys.executable, "HOME": str(folder), "OMP_NUM_THREADS": "1"} | more
 
@@ -169,7 +171,7 @@ def train(command, env, code=0):
 
 
 def logged(folder):
-    """{(step, name): value} of the files that the run has written, with HF's names."""
+    """Returns {(step, name): value} from the files that the run has written, with HF's names."""
     values = {}
     for file, renamed in ("metrics.jsonl", {"tokens": "num_input_tokens_seen"}), ("eval_metrics.jsonl", {}):
         path = folder / "out" / file
@@ -228,7 +230,7 @@ def wandb_run(folder):
 
 
 def check_reported(program, model, folder):
-    """All services at once see what the run logs; a resumed run continues the run at MLflow."""
+    """All services receive what the run logs; a resumed run continues the run at MLflow."""
     server = Server()
     env = environment(folder, WANDB_MODE="offline", MLFLOW_TRACKING_URI=server.url, MLFLOW_EXPERIMENT_NAME="tiny")
     command = words(program, model, folder, "--report_to", "wandb,mlflow", "--run_name", "a run", "--max_steps", 6, "--eval_data",
@@ -257,7 +259,8 @@ def check_reported(program, model, folder):
 
 
 def check_collected(program, model, folder):
-    """An OpenTelemetry collector gets what the run logs, also a loss that is not finite; what it does not want is counted."""
+    """An OpenTelemetry collector receives what the run logs, also a loss that is not finite; rejected values are
+    counted."""
     collector = Collector()
     env = environment(folder, OTEL_EXPORTER_OTLP_ENDPOINT=collector.url + "/", OTEL_SERVICE_NAME="tiny",
                       OTEL_EXPORTER_OTLP_HEADERS="x-team=a%20b, x-key=c",
@@ -307,7 +310,7 @@ def check_nan(program, model, folder):
 
 
 def check_failures(program, model, folder):
-    """Training ends well whatever the service does, and the summary counts what is missing."""
+    """Training succeeds whatever the service does, and the summary counts the missing values."""
     command = words(program, model, folder, "--report_to", "mlflow", "--max_steps", 3)
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -1,11 +1,11 @@
-"""A model with experts trained by `concord train` over several ranks, beside transformers and torch.optim.AdamW.
+"""An MoE model trained by `concord train` over several ranks, compared with transformers and torch.optim.AdamW.
 
 train_experts.py PROGRAM MODEL
 
 MODEL is a folder with a small model; after it a random GPT-OSS is trained, whose experts have biases and are one tensor
-per layer. 20 steps of 8 samples in float32, with warm-up, cosine decay, weight decay, clipping
-and transformers' loss that balances experts, of each micro-batch of two samples. All losses, gradient norms and, in the
-end, all weights are compared. Exit code 77: transformers is not there, nothing was compared.
+per layer. 20 steps of 8 samples in float32, with warm-up, cosine decay, weight decay, clipping and transformers' load
+balancing loss, for each micro-batch of two samples. Compares all losses, gradient norms and final weights. Exit code
+77: transformers is missing, nothing was compared.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def lr_at(step):  # learning rate of the update |step|, starting at 1
 
 
 def make_tokens(vocabulary):
-    """Three tokens of four follow from the one before, so that there is something to learn."""
+    """Three of four tokens follow from the previous one, so that there is something to train on."""
     torch.manual_seed(7)
     ids = torch.randint(0, vocabulary, (STEPS * BATCH, LENGTH))
     for t in range(1, LENGTH):
@@ -101,7 +101,7 @@ def metrics_of(folder):
 
 
 def run_here(program, folder, model, world, words):
-    """Losses, gradient norms and weights of a run on the data of |folder|."""
+    """Returns losses, gradient norms and weights of a run on the data of |folder|."""
     config = [f"model: {model}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "shuffle: false",
               f"per_device_train_batch_size: {MICRO}", f"max_steps: {STEPS}", f"learning_rate: {LR}", f"min_lr: {MIN_LR}",
               f"warmup_steps: {WARMUP}", "lr_scheduler_type: cosine", "lr_step_offset: 1", f"adam_beta1: {BETAS[0]}",
@@ -148,7 +148,7 @@ def main():
 
 
 def compare_all(program, source, aux, layouts):
-    """Of the model in folder |source|; aux 0: there is no loss that balances experts, nor are their biases updated."""
+    """Compares the model in folder |source|; aux 0: no load balancing loss, and no updates of the expert biases."""
     ids = make_tokens(json.loads((Path(source) / "config.json").read_text())["vocab_size"])
     model, wanted_steps = train_reference(source, ids, aux)
     with tempfile.TemporaryDirectory() as name:

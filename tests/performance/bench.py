@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the benchmark programs of a build and prints their rows; ./run bench starts it.
+"""Runs the benchmark programs of a build and prints their rows; started by ./run bench.
 
 A program called with --json prints one JSON document: a list of rows, or an object with such a list as "rows". A row is
-{name, ours, peer, unit, ratio, goal, met}; peer, ratio, goal and met are null where there is nothing to compare with. It
-may take a part of a row's name as an argument before that, to measure those rows only; one that does not ends with 2.
+{name, ours, peer, unit, ratio, goal, met}; peer, ratio, goal and met are null if there is nothing to compare with. A
+program may take a part of a row's name as its first argument, to measure only those rows; otherwise it exits with 2.
 """
 
 import argparse
@@ -24,7 +24,7 @@ def programs_in(folder):
 
 
 def run(program, part):
-    """Runs |program|, for the rows with |part| in their name where that is asked for and it can choose."""
+    """Runs |program|, for the rows with |part| in their name if requested and supported."""
     if part:
         done = subprocess.run([program, part, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                               check=False)
@@ -34,7 +34,7 @@ def run(program, part):
 
 
 def rows_of(program, part):
-    """The rows of |program|; raises RuntimeError with a sentence where it gives none."""
+    """Returns the rows of |program|; raises RuntimeError with a message if there are none."""
     name = os.path.basename(program)
     done = run(program, part)
     if done.returncode != 0:

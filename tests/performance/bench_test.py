@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of bench.py, with programs made up for it."""
+"""Tests of bench.py with fake programs."""
 
 import json
 import os
@@ -21,7 +21,7 @@ class Bench(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def program(self, name, document, takes_filter=False, code=0):
-        """A program that prints |document|, and the rows of its argument where it |takes_filter|."""
+        """Creates a program that prints |document|, and the rows of its argument if it |takes_filter|."""
         path = os.path.join(self.folder.name, name)
         with open(path, "w", encoding="utf-8") as file:
             file.write(f"#!{sys.executable}\nimport json, sys\n"

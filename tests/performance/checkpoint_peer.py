@@ -1,9 +1,10 @@
-"""The peer of checkpoint_bench: torch.distributed.checkpoint with the same bytes, every tensor split over the ranks.
+"""The peer of checkpoint_bench: torch.distributed.checkpoint with the same bytes, every tensor sharded over the
+ranks.
 
   concord launch --nproc N -- python3 checkpoint_peer.py MODEL FOLDER
 
-Prints {"save", "stall", "load"} in seconds, the best of three (two for 1.5b): a synchronous save, what async_save keeps the caller
-waiting, and a load of the same state.
+Prints {"save", "stall", "load"} in seconds, the best of three (two for 1.5b): a synchronous save, the time that
+async_save blocks the caller, and a load of the same state.
 """
 import json
 import os
@@ -27,7 +28,7 @@ SHAPES = {"100m": (768, 2048, 10, 256, 24576, False, False), "0.5b": (896, 4864,
 
 
 def tensors(model):
-    """Names and shapes of a Qwen2 model of that size."""
+    """Returns names and shapes of a Qwen2 model of that size."""
     hidden, intermediate, layers, kv, vocabulary, _, tied = SHAPES[model]
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     if not tied:

@@ -1,8 +1,8 @@
 """The peer of collectives_bench: one rank of torch.distributed with gloo.
 
-Reads "operation bytes iterations" from standard input, line by line, and answers each with the microseconds that one
-operation took on this rank, or with "unsupported: reason". Started by collectives_bench with RANK, WORLD_SIZE,
-MASTER_ADDR and MASTER_PORT set, as torchrun does.
+Reads "operation bytes iterations" from standard input, line by line, and replies to each with the microseconds of one
+operation on this rank, or with "unsupported: reason". Started by collectives_bench with RANK, WORLD_SIZE, MASTER_ADDR
+and MASTER_PORT set, like torchrun.
 """
 import sys
 import time
@@ -15,7 +15,7 @@ import torch.distributed as dist  # noqa: E402
 
 
 def make(operation, count):
-    """The operation as a function without arguments. |count| floats is the larger of its two buffers."""
+    """Returns the operation as a function without arguments. |count| floats is the larger of its two buffers."""
     world, rank = dist.get_world_size(), dist.get_rank()
     if operation == "all_reduce":
         data = torch.ones(count)

@@ -1,6 +1,7 @@
-"""What data costs with numpy and torch, as Megatron's Python does it: one JSON object of seconds.
+"""The cost of data with numpy and torch, as in Megatron's Python: prints one JSON object of seconds.
 
-usage: data_peer.py PREFIX SEQ_LENGTH MICRO_BATCH BATCHES ENTRIES. PREFIX is a corpus of one document of uint16 tokens."""
+usage: data_peer.py PREFIX SEQ_LENGTH MICRO_BATCH BATCHES ENTRIES. PREFIX is a corpus of one document of uint16 tokens.
+"""
 import json
 import sys
 import time

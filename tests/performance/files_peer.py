@@ -1,9 +1,9 @@
-"""The peer of files_bench: prints seconds, or ends with a code other than 0 where there is no transformers.
+"""The peer of files_bench: prints seconds, or exits with an error if transformers is missing.
 
-  files_peer.py load FOLDER     AutoModelForCausalLM.from_pretrained, the best of five; imports do not count. It maps the
-                                files, as ours does but for q, k, v, and reads nothing of them
-  files_peer.py own FOLDER      the same, then every parameter copied into memory of its own, as training needs it
-  files_peer.py save FOLDER     save_pretrained of that model, the best of three
+files_peer.py load FOLDER     AutoModelForCausalLM.from_pretrained, the best of five; imports do not count. It maps the
+                              files, like ours except for q, k, v, and does not read them
+files_peer.py own FOLDER      like load, then copies every parameter into newly allocated memory, as training needs it
+files_peer.py save FOLDER     save_pretrained of that model, the best of three
 """
 
 import os

@@ -3,8 +3,8 @@ with gloo over the same namespaces in the same run.
 
     hosts_bench.py HOST_RANK PLUGIN [--json] [--rounds N] [--seconds S] [--sizes BYTES...]
 
-Rounds alternate between the two, and the median of the rounds counts: microseconds of one call on the slowest rank. What
-the call took of the processors, all ranks together, is printed next to it: it depends less on what else the machine does.
+Rounds alternate between the two, and the median of the rounds counts: microseconds of one call on the slowest rank. The
+CPU time of the call over all ranks is printed next to it, since it depends less on other load on the machine.
 CONCORD_PYTHON is a Python with torch; without one there is no peer.
 """
 
@@ -44,7 +44,7 @@ def cpu_microseconds(ranks):
 
 
 def measure(ranks, size, count):
-    """Microseconds of one call: on the slowest rank, and of processors, all ranks together."""
+    """Returns the microseconds of one call on the slowest rank, and its CPU time over all ranks."""
     before = cpu_microseconds(ranks)
     slowest = max(float(answer) for answer in ranks.ask_all(f"all_reduce {size} {count}"))
     return slowest, (cpu_microseconds(ranks) - before) / (count + 2)  # two more to warm up

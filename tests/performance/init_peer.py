@@ -1,7 +1,7 @@
-"""The peers of init_bench: prints one number, in seconds, or ends with a code other than 0 where there is no such peer.
+"""The peers of init_bench: prints one number, in seconds, or exits with an error if the peer is missing.
 
-  init_peer.py groups WORLD TP PP   all groups of a rank, as Megatron's RankGenerator lists them
-  init_peer.py hello                a process of a torch.distributed job with gloo: join, all-reduce, leave (no number)
+init_peer.py groups WORLD TP PP   all groups of a rank, as listed by Megatron's RankGenerator
+init_peer.py hello                a process of a torch.distributed job with gloo: join, all-reduce, leave (no number)
 """
 
 import sys

@@ -2,7 +2,7 @@
 
   model_peer.py FOLDER ROWS TOKENS
 
-Runs a step on the ids i * 31 % vocabulary for each line of its input, and answers with the seconds it took and its loss.
+Runs a step on the ids i * 31 % vocabulary for each line of its input, and replies with its seconds and its loss.
 """
 import os
 import sys

@@ -1,14 +1,16 @@
-"""`concord data build` beside Megatron's tools/preprocess_data.py, in turns on the same corpus: one JSON object.
+"""`concord data build` compared with Megatron's tools/preprocess_data.py, alternating on the same corpus: one JSON
+object.
 
 usage: preprocess_peer.py CONCORD FOLDER [--workers N] [--mebibytes N] [--rounds N] [--accented SHARE]
 
-The peer is Megatron's loop with what it is made of: a multiprocessing pool whose workers json.loads a line and call a Hugging Face fast
-tokenizer on it (imap with a chunk size of 32), and one process that writes the ids as IndexedDatasetBuilder does (a numpy array per
-document to the .bin, lengths and offsets to the .idx at the end). Both results have to be the same tokens.
+The peer is Megatron's loop with its components: a multiprocessing pool whose workers json.loads a line and call a
+Hugging Face fast tokenizer on it (imap with a chunk size of 32), and one process that writes the ids like
+IndexedDatasetBuilder (a numpy array per document to the .bin, lengths and offsets to the .idx at the end). Both results
+must have the same tokens.
 
-The corpus is made from this folder's repository: its documents and sources, cut into documents at empty lines, shuffled and repeated, so that
-words come in the mixture of real text and code. A tenth of the documents gets letters that are not ASCII, which Concord leaves to HF's
-tokenizers whole.
+The corpus is generated from this folder's repository: its documents and sources, split into documents at empty lines,
+shuffled and repeated, so that words have the distribution of real text and code. A tenth of the documents gets letters
+that are not ASCII, which Concord passes to HF's tokenizers as a whole.
 """
 import argparse
 import json
@@ -44,7 +46,7 @@ def make_corpus(path, mebibytes, accented):
 
 
 def make_tokenizer(folder, documents):
-    """Cut as Qwen's, with a vocabulary of 32,000."""
+    """Splits like Qwen's, with a vocabulary of 32,000."""
     tokenizer = Tokenizer(models.BPE())
     pattern = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
@@ -55,7 +57,7 @@ def make_tokenizer(folder, documents):
 
 
 class Encoder:
-    """Megatron's, with its HuggingFaceTokenizer."""
+    """Megatron's encoder, with its HuggingFaceTokenizer."""
     tokenizer, end = None, None
 
     def __init__(self, file):

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""How long a job of four ranks does not train after kill -9 of one of them, beside torchrun; see recovery_bench.cmake.
+"""The time without training after kill -9 of one of four ranks, compared with torchrun; see recovery_bench.cmake.
 
 usage: recovery_bench.py PROGRAM PLUGINS MODEL_FOLDER [part of a name] [--json]
 
-Jobs take turns: ours, ours with four spares, torchrun's. In each, ranks 1, 3 and 0 are killed one after the other, and
-all go on from a checkpoint in memory of at most five steps before. The time is from the kill until all ranks have done
-a step; rows have the medians.
+Jobs alternate: ours, ours with four spares, torchrun's. In each, ranks 1, 3 and 0 are killed one after the other, and
+all resume from an in-memory checkpoint of at most five steps before. The time is from the kill until all ranks have
+done a step; rows have the medians.
 
 torchrun runs with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1. Without it, torch 2.13 gives the workers of a new attempt the
-store of the one before without a prefix of their own: gloo finds the addresses of dead workers there and does not connect
-("Connection refused"; the same is pytorch issue 135712), so that training never goes on.
+store of the previous one without a separate prefix: gloo finds the addresses of dead workers there and does not connect
+("Connection refused", see pytorch issue 135712), so that training never continues.
 """
 
 import json
@@ -25,7 +25,7 @@ NAMES = {"plain": "kill -9 of one of 4 ranks until training goes on", "spares": 
 
 
 def gaps(log):
-    """Seconds from each kill to the next step of all ranks."""
+    """Returns the seconds from each kill to the next step of all ranks."""
     events = sorted((json.loads(line) for line in log.read_text().splitlines()), key=lambda event: event["time"])
     found, since = [], None
     for event in events:

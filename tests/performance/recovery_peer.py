@@ -2,8 +2,8 @@
 
   recovery_peer.py LOG CHECKPOINT STEPS RANK@STEP,...   the n-th attempt kills its rank with SIGKILL after that step
 
-Each attempt goes on from the newest checkpoint. LOG gets a line for the first step that all ranks have done and for
-each kill: {"event": "training" or "fault", "time": seconds of CLOCK_MONOTONIC}.
+Each attempt resumes from the latest checkpoint. Appends a line to LOG for the first step that all ranks have done and
+for each kill: {"event": "training" or "fault", "time": seconds of CLOCK_MONOTONIC}.
 """
 
 import json

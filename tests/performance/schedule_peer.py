@@ -1,6 +1,8 @@
-"""Seconds in which torch.distributed.pipelining makes an interleaved 1F1B and adds its sends and receives.
+"""Prints the seconds in which torch.distributed.pipelining creates an interleaved 1F1B and adds its sends and
+receives.
 
-usage: schedule_peer.py RANKS MICROBATCHES CHUNKS. torch checks none of it."""
+usage: schedule_peer.py RANKS MICROBATCHES CHUNKS. torch checks none of it.
+"""
 import sys
 import time
 

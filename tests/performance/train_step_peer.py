@@ -2,9 +2,9 @@
 
   train_step_peer.py '{"hidden_size": ..., ...}' ROWS TOKENS STEPS
 
-The settings are those of a Qwen2 config. Started twice, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set as torchrun
-does. Rank 0 prints the seconds of a step (forward, backward, gradients reduced and clipped, update) that nine of ten take longer
-than.
+The settings are those of a Qwen2 config. Started twice, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set like
+torchrun. Rank 0 prints the first decile of the seconds of a step (forward, backward, gradients reduced and clipped,
+update).
 """
 import json
 import sys

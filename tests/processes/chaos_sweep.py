@@ -4,9 +4,9 @@
 usage: chaos_sweep.py PROGRAM MODEL_FOLDER [--faults N] [--seed N] [--minutes M] [--kinds K,...] [--layouts L,...]
                       [--steps N] [--faults_per_run N]
 
-Runs seed after seed until N faults have happened (or M minutes have passed, for a run by hand). Each has to end with
-the result of the run without faults, to the last bit: every sample trained once. Afterwards no process of it may be
-left and nothing in memory. Every fault has to be found, and the right rank named where it can be told. A seed that
+Runs seed after seed until N faults have happened (or M minutes have passed, for a manual run). Each must end with the
+result of the run without faults, bitwise identical: every sample trained once. Afterwards no process of it and nothing
+in memory may be left. Every fault must be detected, and the right rank reported if it can be determined. A seed that
 fails is printed with the command that repeats it. The last lines are a table by kind.
 """
 
@@ -51,7 +51,8 @@ def processes_with(text):
 
 
 def must_name_the_rank(kind, layout):
-    """Of four replicas one that differs is known, of two it is not; who is cut off or cannot write is not looked for."""
+    """Among four replicas the one that differs is known, among two it is not; a rank that is cut off or cannot write
+    is not determined."""
     return kind in ("kill", "stop", "hang") or (kind in NEED_REPLICAS and layout == "dp4")
 
 
@@ -115,7 +116,7 @@ def run_seed(arguments, seed, folder, data):
 
 
 class Table:
-    """What became of all faults, by kind."""
+    """The outcomes of all faults, by kind."""
 
     COLUMNS = ("faults", "overtaken", "harmless", "found", "right rank", "no rank", "recovered", "lost steps", "in equal runs")
 

@@ -3,12 +3,13 @@
 
 usage: checkpoint_faults.py PROGRAM LIBRARY MODEL_FOLDER [--trials N] [--seed N] [--trial N] [--jobs N]
 
-A trial is one fault: a rank is killed in a save or while it loads, its disk is full, an fsync fails, writes are cut
-short or calls are delayed; or a finished checkpoint is damaged. Four trials share a run, each resuming what the one
-before has left with `--resume_from_checkpoint true`; then the run goes on without a fault to its end. After each trial,
-what has its final name is complete and has the bytes of the run that was never stopped, and nothing that was there is
-gone; at the end weights, optimizer state and log are those of that run, bit for bit, and nothing unfinished is left. A
-damaged checkpoint is named by `concord checkpoint verify` and cannot be resumed from. --trial repeats the run of that trial.
+A trial is one fault: a rank is killed in a save or while it loads, its disk is full, an fsync fails, writes are short
+or calls are delayed; or a finished checkpoint is damaged. Four trials share a run, each resuming from the state of the
+previous one with `--resume_from_checkpoint true`; then the run continues without a fault to its end. After each trial,
+every file with its final name is complete and byte for byte that of the run that was never stopped, and no earlier file
+is lost; at the end weights, optimizer state and log are bitwise identical to that run, and nothing unfinished is left.
+`concord checkpoint verify` reports a damaged checkpoint, which cannot be resumed from. --trial repeats the run of that
+trial.
 """
 
 import argparse
@@ -59,7 +60,7 @@ Call = collections.namedtuple("Call", "pid rank name path detail")
 
 
 def read_log(path):
-    """What file_faults.cpp wrote down."""
+    """Returns the log of file_faults.cpp."""
     if not path.exists():
         return []
     return [Call(*line.split("\t")) for line in path.read_text().splitlines()]
@@ -71,7 +72,7 @@ def metrics(folder):
 
 
 def checkpoints(folder):
-    """Those that have their final name, by step."""
+    """Returns those that have their final name, by step."""
     found = {}
     for path in folder.glob("checkpoint-*") if folder.exists() else []:
         if re.fullmatch(r"checkpoint-\d+", path.name):
@@ -110,7 +111,8 @@ class Program:
 
 
 class Reference:
-    """The run that was never stopped: its files, and how many calls of each kind a save of it makes on each rank."""
+    """The run that was never stopped: its files, and the number of calls of each kind that a save makes on each
+    rank."""
 
     def __init__(self, program, layout, folder):
         self.layout, self.output, log = layout, folder / f"whole-{layout}", folder / f"whole-{layout}.log"
@@ -144,7 +146,7 @@ class Reference:
 
 
 def check_order(log, output):
-    """Nothing gets its name before it is on the disk: what power loss leaves is the old state or the new one."""
+    """Nothing is renamed before it is durable: after a power loss there is the old state or the new one."""
     published = 0
     for i, call in enumerate(log):
         if call.name not in ("rename", "exchange") or call.detail == "done":
@@ -179,7 +181,7 @@ def check_order(log, output):
 
 
 def place_of(path, offset):
-    """The tensor of a safetensors file that a byte belongs to; None for its header."""
+    """Returns the tensor of a safetensors file that a byte belongs to; None for its header."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     for name, entry in json.loads(data[8:8 + size]).items():
@@ -189,7 +191,7 @@ def place_of(path, offset):
 
 
 def damage(draw, path):
-    """Changes a file. Returns what it did, and the tensor that has to be named, if any."""
+    """Changes a file. Returns what it did, and the tensor that must be reported, if any."""
     data = bytearray(path.read_bytes())
     kind = draw.choice(["bit", "byte", "cut", "grown", "removed"])
     at = draw.randrange(len(data))
@@ -285,7 +287,7 @@ class Run:
             expect(ERRORS[kind] in said, "the error does not say", ERRORS[kind], said)
 
     def train(self, kind, faults):
-        """One attempt and what holds after every one. Returns its exit code and what it said."""
+        """Runs one attempt and checks what holds after every one. Returns its exit code and output."""
         before = {step: path.stat().st_ino for step, path in checkpoints(self.output).items()}
         if (self.output / "model").exists():  # the run had ended
             shutil.rmtree(self.output)
@@ -317,7 +319,7 @@ class Run:
         expect(listed == list(expected), "list shows", listed, "but there are", list(expected))
 
     def damage_newest(self):
-        """Verify names every damage; and the checkpoint, as it is, cannot be resumed from."""
+        """Verify reports every damage; and the checkpoint cannot be resumed from."""
         self.tried["damage"] += 1
         self.struck["damage"] += 1
         step, newest = list(checkpoints(self.output).items())[-1]

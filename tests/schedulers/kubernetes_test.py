@@ -1,8 +1,9 @@
-"""examples/kubernetes: valid by the API's schemas, in agreement with the program, and their commands run.
+"""examples/kubernetes: valid by the API's schemas, consistent with the program, and their commands run.
 
 usage: kubernetes_test.py CONCORD SOURCE_FOLDER [unittest arguments]
 
-Needs kubernetes-validate (schemas of the API, offline), in this Python or in $CONCORD_PYTHON; exits with 77 (skipped) without.
+Needs kubernetes-validate (schemas of the API, offline), in this Python or in $CONCORD_PYTHON; exits with 77 (skipped)
+without it.
 """
 import copy
 import os
@@ -51,7 +52,7 @@ def replicas_of(manifest):
 
 
 def validate(manifest):
-    """Throws jsonschema.ValidationError. Strict: a name that the API does not know is an error, too."""
+    """Raises jsonschema.ValidationError. Strict: a name that the API does not know is an error too."""
     for version in (OLDEST, kubernetes_validate.latest_version()):
         if manifest.get("kind") != "PyTorchJob":
             kubernetes_validate.validate(manifest, version, strict=True)
@@ -79,13 +80,14 @@ def arguments_of(container):
 
 
 def documented_exit_codes():
-    """{code: what to do} of the table in docs/faults.md; 128 + signal as SIGTERM's."""
+    """Returns {code: what to do} from the table in docs/faults.md; 128 + signal as SIGTERM's."""
     rows = re.findall(r"^\| (\d+|128 \+ signal) \|[^|]*\|([^|]*)\|$", (source / "docs/faults.md").read_text(), re.MULTILINE)
     return {143 if code.startswith("128") else int(code): advice.strip() for code, advice in rows}
 
 
 def action_for(policy, code):
-    """What Kubernetes does with a pod whose container ended with |code|, without a condition of the pod; the default is Count."""
+    """Returns what Kubernetes does with a pod whose container exited with |code|, without a condition of the pod;
+    the default is Count."""
     for rule in policy["rules"]:
         codes = rule.get("onExitCodes")
         if codes and (code in codes["values"]) == (codes["operator"] == "In"):
@@ -152,7 +154,8 @@ def held_port():
 
 
 class Pods(unittest.TestCase):
-    """Commands of the manifests, as the kubelet starts them, as processes of this machine: a tiny model, one process per pod."""
+    """Runs commands of the manifests like the kubelet, as processes of this machine: a tiny model, one process per
+    pod."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="concord-kubernetes-")
@@ -177,7 +180,7 @@ class Pods(unittest.TestCase):
             process.stderr.close()
 
     def here(self, word, given):
-        """|word| of a manifest as the kubelet expands it, with what belongs to the cluster replaced."""
+        """Returns |word| of a manifest as expanded by the kubelet, with the parts of the cluster replaced."""
         word = re.sub(r"\$\((\w+)\)", lambda match: given.get(match[1], match[0]), word)
         replaced = {"--nproc": "1", "--master_addr": "127.0.0.1", "--master_port": str(self.port), "--config": str(self.folder / "run.yaml"),
                     "--output_dir": str(self.out)}
@@ -207,7 +210,7 @@ class Pods(unittest.TestCase):
             time.sleep(0.1)
 
     def preempt(self, process):
-        """One pod gets SIGTERM: both save and end with 143."""
+        """One pod gets SIGTERM: both save and exit with 143."""
         process.send_signal(signal.SIGTERM)
         codes = [each.wait(timeout=150) for each in self.started]
         self.assertEqual(codes, [143, 143], [each.stderr.read().decode() for each in self.started])

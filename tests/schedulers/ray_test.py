@@ -1,4 +1,4 @@
-"""examples/ray on a Ray cluster of two nodes on this machine: ranks in actors train as ranks of a launcher do.
+"""examples/ray on a Ray cluster of two nodes on this machine: ranks in actors train like ranks of a launcher.
 
 usage: ray_test.py CONCORD SOURCE_FOLDER [unittest arguments]
 
@@ -71,7 +71,7 @@ class RayRuns(unittest.TestCase):
         return [(row["step"], row["loss"]) for row in rows]
 
     def expected(self):
-        """Losses of the same job under Concord's own launcher."""
+        """Returns the losses of the same job under Concord's own launcher."""
         subprocess.run([str(concord), "train", "--nproc", str(RANKS), *self.settings, "--output_dir", "expected"], cwd=self.folder,
                        env=self.environment, check=True, capture_output=True)
         return self.losses("expected")
@@ -84,7 +84,7 @@ class RayRuns(unittest.TestCase):
             time.sleep(0.1)
 
     def ranks(self):
-        """{rank: (pid, LOCAL_RANK, LOCAL_WORLD_SIZE)} of the processes that train into this test's folder."""
+        """Returns {rank: (pid, LOCAL_RANK, LOCAL_WORLD_SIZE)} of the processes that train into this test's folder."""
         found = {}
         for entry in pathlib.Path("/proc").glob("[0-9]*"):
             try:

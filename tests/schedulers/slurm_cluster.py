@@ -1,13 +1,13 @@
-"""A private Slurm cluster on this machine, in one folder: munged, slurmctld and several slurmd, with ports of its own.
+"""A private Slurm cluster on this machine, in one folder: munged, slurmctld and several slurmd, with its own ports.
 
     with SlurmCluster(folder, nodes=2) as cluster:
         cluster.run("srun", "-N2", "hostname")
 
-With hosts (tests/hosts/hosts.py) every node is in a network namespace of its own, and the first one has the controller and
-runs the commands.
-Everything it starts ends with it: the daemons when the `with` block is left, however that is, and when this process is
-killed (the kernel then sends them SIGTERM); steps of jobs are found by SLURM_CONF in their environment.
-Runs as any user, who is also Slurm's; several clusters can run at the same time. Missing programs raise MissingProgram.
+With hosts (tests/hosts/hosts.py) every node is in its own network namespace, and the first one has the controller and
+runs the commands. All its processes are terminated with it: the daemons at the end of the `with` block, in any case,
+and when this process is killed (the kernel then sends them SIGTERM); steps of jobs are found by SLURM_CONF in their
+environment. Runs as any user, who is also Slurm's; several clusters can run at the same time. Missing programs raise
+MissingProgram.
 """
 import ctypes
 import getpass
@@ -71,7 +71,7 @@ PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE S
 
 
 def with_system_folders(environment):
-    """Daemons are in sbin, which is not on every user's PATH."""
+    """Adds sbin, which has the daemons and is not on every user's PATH."""
     return {**environment, "PATH": environment.get("PATH", "") + ":/usr/sbin:/sbin"}
 
 
@@ -80,7 +80,7 @@ def dies_with_parent():
 
 
 def free_ports(count):
-    """A range of |count| ports that are free now."""
+    """Returns a range of |count| ports that are currently free."""
     for first in range(20000 + os.getpid() % 5000, 32000, count):
         sockets = []
         try:
@@ -158,7 +158,7 @@ class SlurmCluster:
         return done
 
     def wait_until(self, is_true, complaint, patience=60):
-        """Polls. |patience| only keeps a broken cluster from waiting for ever."""
+        """Polls. |patience| only ends the wait for a broken cluster."""
         deadline = time.monotonic() + patience
         while not is_true():
             for daemon in self.daemons:
@@ -169,7 +169,7 @@ class SlurmCluster:
             time.sleep(0.1)
 
     def job(self, number):
-        """What Slurm knows about a job, by name: JobState, ExitCode, Restarts, ..."""
+        """Returns Slurm's values of a job, by name: JobState, ExitCode, Restarts, ..."""
         words = self.run("scontrol", "--oneliner", "show", "job", str(number)).stdout.split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -180,7 +180,7 @@ class SlurmCluster:
         return "\n".join(parts)
 
     def processes(self):
-        """Processes of this cluster, also those that its daemons have started and left."""
+        """Returns the processes of this cluster, including those that its daemons have started and left."""
         found = []
         mark = f"SLURM_CONF={self.folder}/slurm.conf".encode()
         for entry in pathlib.Path("/proc").glob("[0-9]*"):

@@ -1,9 +1,9 @@
-"""examples/slurm on a private Slurm cluster of two nodes: jobs that finish, fail, are stopped and go on.
+"""examples/slurm on a private Slurm cluster of two nodes: jobs that finish, fail, are stopped and resume.
 
 usage: slurm_test.py CONCORD SOURCE_FOLDER [unittest arguments]
 
-CONCORD is build/bin/concord. Exits with 77 (skipped) where Slurm is not installed. The cluster and its files are removed at
-the end, also after a failure or SIGTERM.
+CONCORD is build/bin/concord. Exits with 77 (skipped) if Slurm is not installed. The cluster and its files are removed
+at the end, also after a failure or SIGTERM.
 """
 import json
 import os
@@ -23,7 +23,7 @@ SLOW = {"CONCORD_LAYERS": "fault", "CONCORD_FAULT": "comm.all_reduce@*=delay:10m
 
 
 class Jobs(unittest.TestCase):
-    """Jobs of one cluster. Where they run looks like a checkout: build/bin/concord, a configuration, data."""
+    """Jobs of one cluster. Their folder looks like a checkout: build/bin/concord, a configuration, data."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="concord-slurm-jobs-")
@@ -37,7 +37,7 @@ class Jobs(unittest.TestCase):
         (self.work / "run.yaml").write_text("".join(f"{name}: {value}\n" for name, value in settings.items()))
 
     def submit(self, *arguments, environment=None):
-        """The example as it is, with one task per node instead of eight."""
+        """Submits the unchanged example, with one task per node instead of eight."""
         settings = {"CONCORD_PLATFORM": "cpu", **(environment or {})}
         command = ["sbatch", "--parsable", f"--chdir={self.work}", "--ntasks-per-node=1", "--gpus-per-node=1", "--cpus-per-task=1",
                    "--export=" + ",".join(["ALL"] + [f"{name}={value}" for name, value in settings.items()]),

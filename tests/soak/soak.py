@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Trains for thousands of steps, with saves and evaluations, and fails where a rank's memory grows with them.
+"""Trains for thousands of steps, with saves and evaluations, and fails if a rank's memory grows with them.
 
 usage: soak.py PROGRAM MODEL_FOLDER [STEPS]
 
-Memory is what a rank's process holds that is its own (RssAnon): the most of it in the run's third sixth, when caches are
+Memory is the private memory of a rank's process (RssAnon): its maximum in the run's third sixth, when caches are
 filled, and in its last. A leak of one store key per save, or of one small tensor per step, is far above the limit.
 """
 import json
@@ -20,8 +20,9 @@ BLOCK_KB = 132
 
 
 def ranks(marker):
-    """The ranks of the job, each with its start time: their command lines name its folder and they have a RANK. The process
-    that the launcher forks them from has one too; they have its environment in /proc, so it is not their own rank."""
+    """Returns the ranks of the job, each with its start time: their command lines contain its folder and they have a
+    RANK. So has the process from which the launcher forks them; /proc shows its environment for them, so RANK there
+    is not their own."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:

@@ -60,7 +60,7 @@ class RunId:
 
 
 def grouped(name):
-    """As transformers' rewrite_logs: train/loss, eval/loss, test/loss."""
+    """Like transformers' rewrite_logs: train/loss, eval/loss, test/loss."""
     for part in "eval", "test":
         if name.startswith(part + "_"):
             return f"{part}/{name[len(part) + 1:]}"
@@ -119,13 +119,13 @@ class Wandb:
 
 
 class Refused(Exception):
-    """The server answered, and does not want it."""
+    """The server replied with an error."""
 
 
 class HttpService:
-    """Values that wait for a server and are sent in batches. What it refuses is lost; if it does not answer, everything
-    waits. A service has |address|, retried(code) (whether a request is tried again), entries_of(), headers(),
-    prepare() before the first batch, and deliver()."""
+    """Values that are queued for a server and sent in batches. Rejected values are lost; if the server does not
+    reply, everything is kept. A service has |address|, retried(code) (whether a request is retried), entries_of(),
+    headers(), prepare() before the first batch, and deliver()."""
 
     BATCH = 1000       # the most in a request
     WAITING = 100_000  # values that are kept for a server that does not answer
@@ -136,7 +136,7 @@ class HttpService:
         self.waiting, self.lost, self.is_silent, self.next_try = [], 0, False, 0.0
 
     def request(self, url, body=None):
-        """POST with a body, otherwise GET. Raises Refused, or OSError if the server does not answer."""
+        """POST with a body, otherwise GET. Raises Refused, or OSError if the server does not reply."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, {"Content-Type": "application/json", **self.headers()})
         try:
@@ -160,7 +160,7 @@ class HttpService:
             self.send()
 
     def send(self):
-        """As much as the server takes."""
+        """Sends as much as the server accepts."""
         try:
             self.prepare()
             while self.waiting:
@@ -181,7 +181,7 @@ class HttpService:
 
 
 def json_number(value):
-    """JSON has no NaN and no Infinity; MLflow and protocol buffers take them as text."""
+    """JSON has no NaN and no Infinity; MLflow and protocol buffers accept them as text."""
     return value if math.isfinite(value) else str(value).replace("inf", "Infinity").replace("nan", "NaN")
 
 
@@ -271,7 +271,7 @@ class Mlflow(HttpService):
 
 
 def pairs(name):
-    """What a variable of OpenTelemetry says: key=value,key=value with percent signs for what they must not have."""
+    """Parses a variable of OpenTelemetry: key=value,key=value with percent-encoding."""
     found = {}
     for part in filter(None, map(str.strip, os.environ.get(name, "").split(","))):
         key, sign, value = part.partition("=")

@@ -1,11 +1,12 @@
-"""Micro-batch sizes up to what fits on a device: tokens a second and memory of `concord train`, with and without recomputation.
+"""Micro-batch sizes up to the limit of a device: tokens per second and memory of `concord train`, with and without
+recomputation.
 
 batches.py PROGRAM [--shape qwen2.5-0.5b] [--length 4096] [--sizes 1,2,4,8,16,32] [--steps 15] [--way none] [--way norms] ...
            [--json FILE]
 
 A way is what is recomputed in backward. Each is measured for growing micro-batches until one does not fit. The ratio is
-the speed compared with the fastest of all; the largest that fits should not be slower than smaller ones. Last losses are of
-the same data where sizes are equal, so ways should agree. Shapes, data and the platform are those of train.py.
+the speed compared with the fastest of all; the largest that fits should not be slower than smaller ones. For equal
+sizes the last losses are of the same data, so ways should agree. Shapes, data and the platform are those of train.py.
 """
 
 import argparse
@@ -28,7 +29,7 @@ WAYS = {
 
 
 def measure(program, folder, args, size, more):
-    """None where it does not fit."""
+    """Returns None if it does not fit."""
     args.batch = size
     try:
         result = train.ours(program, folder, args, more)

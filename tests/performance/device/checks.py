@@ -1,4 +1,4 @@
-"""What the checks of a run cost on a device: steps with all of them, and without one or all, alternating in one run.
+"""The cost of a run's checks on a device: steps with all of them, and without one or all, alternating in one run.
 
 checks.py PROGRAM [--shape qwen2.5-0.5b] [--batch 4] [--length 4096] [--steps 20] [--rounds 3] [--json FILE]
 

@@ -1,7 +1,7 @@
-"""What deterministic mode costs on a device: deterministic_cost.py PROGRAM [--shape NAME]... [--steps 15]
+"""The cost of deterministic mode on a device: deterministic_cost.py PROGRAM [--shape NAME]... [--steps 15]
 
-Trains models of real shapes (those of train.py) in turn without and with --deterministic_mode, twice each, and prints tokens per
-second and the ratio of the better runs. The platform is that of the environment (CONCORD_PLATFORM).
+Trains models of real shapes (those of train.py) alternately without and with --deterministic_mode, twice each, and
+prints tokens per second and the ratio of the better runs. The platform is that of the environment (CONCORD_PLATFORM).
 """
 
 import argparse

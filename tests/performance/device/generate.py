@@ -1,12 +1,12 @@
-"""Generation with a model of a real shape on a device: ours beside transformers, in one run.
+"""Generation with a model of a real shape on a device, compared with transformers in one run.
 
 generate.py PROGRAM [--shape qwen2.5-0.5b] [--prompt 64] [--new 100,500] [--json FILE]
 
-Random weights, batch 1, greedy. Prints tokens a second of `concord generate`, with recorded steps and without
+Random weights, batch 1, greedy. Prints tokens per second of `concord generate`, with recorded steps and without
 (CONCORD_DECODE=eager), and of transformers' generate (sdpa, its second call). Ours are those of a whole call in a
-process of its own, with the time in which libraries load; "further" are the tokens beyond the shortest run, without it.
-Fails where recorded steps give other tokens, or where more than rounding explains differ from transformers' in float32.
-Platform and device are those of the environment (CONCORD_PLATFORM).
+separate process, including the time to load libraries; "further" are the tokens beyond the shortest run, without it.
+Fails if recorded steps give other tokens, or if tokens differ from transformers' in float32 by more than rounding
+explains. Platform and device are those of the environment (CONCORD_PLATFORM).
 """
 
 import argparse
@@ -65,7 +65,7 @@ def theirs(model, prompt, new):
 
 
 def same(a, b):
-    """How many tokens are the same before the first that is not."""
+    """Returns the number of equal tokens before the first difference."""
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 

@@ -1,10 +1,11 @@
-"""What checkpoints cost a run on a device: the stall of the loop, and the steps after a save.
+"""The cost of checkpoints for a run on a device: the stall of the loop, and the steps after a save.
 
-save.py PROGRAM [--shapes qwen2.5-0.5b,qwen2.5-1.5b] [--batch 4] [--length 4096] [--steps 108] [--every 36] [--folder DIR] [--nproc N]
+save.py PROGRAM [--shapes qwen2.5-0.5b,qwen2.5-1.5b] [--batch 4] [--length 4096] [--steps 108] [--every 36]
+        [--folder DIR] [--nproc N]
 
-Trains fresh weights on random tokens with --async_save, and says for each shape: seconds that the loop waited for each
-save (save_seconds), the median step, and the mean of the ten steps after a save compared with the others. The first
-steps and the first save are not counted. Platform and processes are those of the environment (CONCORD_PLATFORM).
+Trains random weights on random tokens with --async_save, and prints for each shape: seconds that the loop waited for
+each save (save_seconds), the median step, and the mean of the ten steps after a save compared with the others. The
+first steps and the first save are not counted. Platform and processes are those of the environment (CONCORD_PLATFORM).
 """
 
 import argparse

@@ -1,9 +1,10 @@
-"""Records of a table as lines of JSON, for Concord: Parquet, Arrow, a JSON list, and compressed lines (gzip, zstd, xz).
+"""Converts records of a table to JSON lines, for Concord: Parquet, Arrow, a JSON list, and compressed lines (gzip,
+zstd, xz).
 
 usage: python3 -c SCRIPT FILE
 
-A line of JSON for each record, then {"end": COUNT} without anything after it. A file that cannot be read is one line
-{"error": REASON} instead. Parquet, Arrow and zstd need the module pyarrow. Memory holds a batch of records, of a JSON list all.
+Prints a line of JSON for each record, then {"end": COUNT}, or one line {"error": REASON} if the file cannot be read.
+Parquet, Arrow and zstd need the module pyarrow. Memory holds a batch of records, but a whole JSON list.
 """
 import sys
 
@@ -52,7 +53,7 @@ def compressed(path):
 
 
 def raw_lines(path):
-    """Lines as they are: whoever reads them parses them."""
+    """Yields lines without parsing them."""
     import io
     with compressed(path) as file:
         for line in io.TextIOWrapper(io.BufferedReader(file) if not isinstance(file, io.IOBase) else file, encoding="utf-8", newline="\n"):

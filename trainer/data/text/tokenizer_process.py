@@ -48,7 +48,7 @@ def reason(error):
 
 
 def read_text(path):
-    """All of a regular file. Opening a pipe would wait for its writer, and a device may never end."""
+    """Returns the content of a regular file. Opening a pipe would wait for its writer, and a device may never end."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
         state = os.fstat(file.fileno())
         if not stat.S_ISREG(state.st_mode):
@@ -113,7 +113,7 @@ def read_json(path):
 
 
 def find_template(folder, given):
-    """The text of the template and where it comes from."""
+    """Returns the text of the template and its source."""
     path = given or os.path.join(folder, "chat_template.jinja")
     if given or os.path.exists(path):
         try:
@@ -132,7 +132,7 @@ def find_template(folder, given):
 
 
 def named_tokens(folder):
-    """bos_token and the like, which templates use by name."""
+    """Returns bos_token etc., which templates use by name."""
     names = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
     tokens = {}
     for file in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -144,7 +144,7 @@ def named_tokens(folder):
 
 
 def compile_template(text):
-    """As transformers compiles it, with the tag generation, whose places in the rendered text are collected."""
+    """Like transformers, with the tag generation, whose spans in the rendered text are collected."""
     try:
         import jinja2
         import jinja2.ext
@@ -237,7 +237,7 @@ class Chats:
             raise Refused(f"the chat template of {self.place} cannot render the conversation: {reason(error)}")
 
     def encode(self, text):
-        """Ids, and for each the characters of |text| that it stands for."""
+        """Returns ids, and for each the characters of |text| that it covers."""
         ids, places = [], []
         begin = 0
         for match in [*self.marked.finditer(text), None]:
@@ -263,7 +263,7 @@ class Chats:
         places += [(shift + a, shift + b) for a, b in encoding.offsets[len(skipped):]]
 
     def learnt_spans(self, messages, tools, text, spans):
-        """Parts of |text|, the whole conversation, that the assistant writes."""
+        """Returns the parts of |text|, the whole conversation, that the assistant writes."""
         if self.has_spans:
             return spans
         found = []
@@ -325,7 +325,8 @@ MOST_ADDED = 1 << 15  # bytes of all added tokens together in the greeting
 
 
 def piece_rule(path):
-    """The name of the rule and the added tokens; (None, []) if texts are not cut into pieces that are encoded one by one."""
+    """Returns the name of the pattern and the added tokens; (None, []) if texts are not split into pieces that are
+    encoded separately."""
     settings = read_json(path)
     model, cut = settings.get("model") or {}, settings.get("pre_tokenizer") or {}
     unusual = [name for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback") if model.get(name)]

@@ -35,7 +35,7 @@ def write_run(folder, steps=range(1, STEPS + 1), evaluations=(50, 100, 200)):
 
 
 def write_ranks(folder, world, slow, steps=STEPS):
-    """Rank |slow| takes half as long again as the others for the second half of the run."""
+    """Rank |slow| takes 1.5 times as long as the others in the second half of the run."""
     with open(os.path.join(folder, "rank_times.jsonl"), "w") as file:
         for last in range(10, steps + 1, 10):
             data = [0.1 if rank == slow and last > steps // 2 else 0 for rank in range(world)]
@@ -44,7 +44,7 @@ def write_ranks(folder, world, slow, steps=STEPS):
 
 
 def rendered(browser, page, profile):
-    """The document after its scripts ran, and what the browser said meanwhile."""
+    """Returns the document after its scripts ran, and the browser's output."""
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--window-size=1200,1000",
                f"--user-data-dir={profile}", "--virtual-time-budget=2000", "--dump-dom", "file://" + page]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
@@ -55,7 +55,7 @@ HEAT_MAP = "Slow ranks: own time relative to peers"
 
 
 def charts_in(document):
-    """Title and contents of each."""
+    """Returns title and content of each chart."""
     return re.findall(r'<svg role="img" aria-label="([^"]*)"[^>]*>(.*?)</svg>', document, re.DOTALL)
 
 
@@ -120,7 +120,8 @@ def findings_of_one_step(document):
 
 
 class Browser:
-    """A browser with one page, asked over the pipes of --remote-debugging-pipe: JSON messages that end with a zero byte."""
+    """A browser with one page, controlled over the pipes of --remote-debugging-pipe: JSON messages that end with a
+    zero byte."""
 
     def __init__(self, browser, profile, address):
         theirs, ours = os.pipe()
@@ -178,7 +179,7 @@ POINTS = "(document.querySelector('svg path') ? document.querySelector('svg path
 
 
 def findings_of_live(concord, browser, folder, profile):
-    """The page of a run that goes on: what is new appears, and what its reader has chosen stays."""
+    """The page of a running job: new values appear, and the reader's selections are kept."""
     run = os.path.join(folder, "live")
     os.makedirs(run)
     served = subprocess.Popen([concord, "report", run, "--serve", "--names", "<live>"], stdout=subprocess.PIPE, text=True)
