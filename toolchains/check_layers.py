@@ -43,7 +43,7 @@ ARROWS = {
     "core/pipeline": ["core/base", "core/mesh", "core/models", "core/ops", "core/schedule", "core/torch", *PLATFORM],
     "trainer/report": ["core/base", BASE],
     "trainer/data": ["core/base", "core/models", "core/safetensors", BASE],
-    # Of core's tensor folders only the options, which are plain values.
+    # Only the options of core's tensor folders, which are plain values.
     "trainer/arguments": ["trainer/data", "core/base", "core/data_parallel", "core/mesh", "core/models", "core/optim",
                           "core/pipeline", "core/schedule", BASE],
     "trainer/trackers": ["trainer/arguments", "trainer/data", "trainer/report", "core/base", BASE],
