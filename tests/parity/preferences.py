@@ -503,7 +503,7 @@ def compare_evaluation(program, data, pairs, folder):
 def refuse_other_data(program, data, folder):
     text = folder / "text.jsonl"
     text.write_text('{"text": "a"}\n')
-    for words, reason in ((["--stage", "dpo", "--train_data", text], "learn from pairs"),
+    for words, reason in ((["--stage", "dpo", "--train_data", text], "train on pairs"),
                           (["--stage", "sft", "--train_data", data], "set stage: dpo"),
                           (["--stage", "dpo", "--train_data", data, "--pref_loss", "orpo", "--ref_model", MODEL], "uses no reference"),
                           (["--stage", "sft", "--train_data", data, "--pref_beta", 1], "stage sft does not have")):

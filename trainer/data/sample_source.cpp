@@ -87,7 +87,7 @@ std::unique_ptr<SampleSource> open_pairs(std::string_view text, const DataArgume
   for_each_line(text, [&](std::string_view line, int64_t number) {
     JsonRecord record = parse_json_record(line, arguments.path + ", " + line_of(number), arguments.dataset);
     if (record.kind != JsonRecord::Kind::kPair) {
-      refuse(number, fmt::format("has \"{}\", but stage dpo and rm learn from pairs: {{\"prompt\": ..., \"chosen\": "
+      refuse(number, fmt::format("has \"{}\", but stages dpo and rm train on pairs: {{\"prompt\": ..., \"chosen\": "
                                  "..., \"rejected\": ...}}, as texts or lists of messages",
                                  to_string(record.kind)));
     }
@@ -115,7 +115,7 @@ std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArgume
     const std::string place = line_of(number), full_place = arguments.path + ", " + place;
     JsonRecord record = parse_json_record(line, full_place, arguments.dataset);
     if (record.kind == JsonRecord::Kind::kPair) {
-      refuse(number, "has \"chosen\" and \"rejected\", a pair to learn a preference from; set stage: dpo or stage: rm");
+      refuse(number, "has \"chosen\" and \"rejected\", which are a preference pair; set stage: dpo or stage: rm");
     }
     const bool is_text = record.kind == JsonRecord::Kind::kText;
     if (is_text ? rows->size() > 0 || samples : documents != nullptr) {
@@ -149,7 +149,7 @@ std::unique_ptr<SampleSource> open_cached(const DataArguments& arguments) {
   DataArguments built = arguments;
   built.dataset.reset();
   if (tokens.ends_with(".jsonl")) return open_lines(MappedFile(tokens).text(), built);
-  if (arguments.pairs) throw ConfigError(fmt::format("{} is text; stage dpo and rm learn from pairs", arguments.path));
+  if (arguments.pairs) throw ConfigError(fmt::format("{} is text; stages dpo and rm train on pairs", arguments.path));
   return std::make_unique<GptSource>(part_of(std::make_unique<IndexedDataset>(tokens), built), built);
 }
 
@@ -184,7 +184,7 @@ std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments)
   if (is_record_file(path)) return open_lines(read_records(path), arguments);
   if (arguments.pairs) {
     throw ConfigError(
-        fmt::format("{}: stage dpo and rm learn from pairs in a .jsonl, .json, .jsonl.gz, .parquet or "
+        fmt::format("{}: stages dpo and rm train on pairs in a .jsonl, .json, .jsonl.gz, .parquet or "
                     ".arrow file",
                     path));
   }

@@ -63,7 +63,7 @@ TrackerProcess::TrackerProcess(std::string service)
       fmt::format("report_to {}: {}", service_,
                   !refusal_.empty() ? refusal_
                   : to_ ? fmt::format("{} has not started within {} s", process_.python(), kStartTime.count())
-                        : fmt::format("{} ended; see its output above", process_.python())));
+                        : fmt::format("{} exited; see its output above", process_.python())));
 }
 
 void TrackerProcess::wait_for(int fd, short events, int64_t milliseconds) const {
@@ -140,7 +140,7 @@ void TrackerProcess::receive() {
 
 void TrackerProcess::parse_line(const std::string& line) {
   const ordered_json message = json_or_discarded<ordered_json>(line);
-  if (!message.is_object()) return end_early("it does not speak as expected");
+  if (!message.is_object()) return end_early("it sent an invalid message");
   const auto text_of = [](const ordered_json& value) {
     return value.is_string() ? one_line(value.get<std::string>(), kMaxNote) : std::string();
   };

@@ -49,9 +49,10 @@ std::string call_agent(const JobEnvironment& job, Milliseconds timeout,
   if (result.wait_for(timeout) != std::future_status::ready) {
     throw Error(
         CONCORD_STATUS_TIMEOUT,
-        fmt::format("rank {} has not learnt from {} within {} ms where rank 0 serves the job's store; is rank 0 "
-                    "running, and do all ranks have the same {}, or none?",
-                    job.rank, where, timeout.count(), kJobToken));
+        fmt::format(
+            "rank {} found no address of the job's store in {} within {} ms; is rank 0 running, and do all ranks "
+            "have the same {}, or none?",
+            job.rank, where, timeout.count(), kJobToken));
   }
   try {
     return result.get();

@@ -133,7 +133,7 @@ std::optional<std::string> StoreClient::greet(Milliseconds limit, int* error) {
   const std::lock_guard lock(mutex_);
   *error = is_lost_ ? connection_.error() : ETIMEDOUT;
   if (!is_lost_) return fmt::format("the process that listens there has not answered within {} ms", limit.count());
-  if (*error == SealedConnection::kNoPeer) return "the process that listens there is no store of this version";
+  if (*error == SealedConnection::kNoPeer) return "the process that listens there is not a store of this version";
   if (*error != 0 && *error != ECONNRESET && *error != SealedConnection::kWrongSecret) return std::strerror(*error);
   *error = SealedConnection::kWrongSecret;
   return "authentication failed: the process that listens there belongs to another job, or has another "

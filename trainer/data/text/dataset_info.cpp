@@ -168,7 +168,7 @@ class Record {
         return message(meaning, text_of(turn[content_tag], place_ + ": the content of a message"));
     }
     throw ConfigError(
-        fmt::format("{}: a message is from {}, which is none of the tags of the data set", place_, quoted(role)));
+        fmt::format("{}: a message is from {}, which is not a tag of the data set", place_, quoted(role)));
   }
 
   json from_sharegpt() const {

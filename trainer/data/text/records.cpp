@@ -29,7 +29,7 @@ void check_end(const std::string& path, const std::string& line, int64_t lines) 
     throw ConfigError(path + ": " + one_line(end["error"].get<std::string>(), kMaxReason));
   }
   if (!end.is_object() || !end.contains("end") || end["end"] != lines) {
-    throw ConfigError(path + ": Python ended before it had read all records; see its output above");
+    throw ConfigError(path + ": Python exited before it had read all records; see its output above");
   }
 }
 

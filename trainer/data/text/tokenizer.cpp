@@ -95,7 +95,7 @@ void BatchedSamples::finish() {
   for (size_t i = 0; i < encoded.size(); ++i) {
     const auto is_learnt = [](int64_t label) { return label != kIgnoredToken; };
     if (std::ranges::none_of(encoded[i].labels, is_learnt)) {
-      refuse_(lines_[i], "there is nothing to learn: it has no message of the assistant");
+      refuse_(lines_[i], "it has no tokens to train on: there is no message of the assistant");
     }
     each_(encoded[i], lines_[i]);
   }
