@@ -454,6 +454,21 @@ TEST_P(OutputArgumentsTest, IsRefusedInTheFolderOfARunningJob) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "live"), fs::directory_iterator()), 1) << "the lock";
 }
 
+TEST(OutputArguments, OfACommandNameDifferentFiles) {
+  const tests::TemporaryFolder folder;
+  std::ofstream(folder / "metrics.jsonl") << "{\"step\": 1, \"loss\": 2.5}\n";
+  const std::string file = folder / "same";
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+           {"lr", "--max_steps", "3", "--csv", file},
+           {"schedule", "--kind", "1f1b", "--pp", "2", "--microbatches", "2", "--save_csv", file},
+           {"report", folder.path(), "--html", file}}) {
+    const EndedProcess ended = run_to_end(with_front({"--svg", file}, with_front(words, {CONCORD_PROGRAM})));
+    EXPECT_EQ(ended.exit_code, 2) << words.front();
+    EXPECT_THAT(ended.err, HasSubstr("and --svg both name")) << words.front();
+    EXPECT_FALSE(fs::exists(file)) << words.front();
+  }
+}
+
 std::string name_of(const ::testing::TestParamInfo<PathCase>& info) {
   std::string name = std::to_string(info.index) + "_" + info.param.argument;
   for (char& letter : name) {

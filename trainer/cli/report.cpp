@@ -60,8 +60,7 @@ void check_outputs(const ReportOptions& given) {
     for (const char* const name : {kMetricsFile, kEvalMetricsFile, kSamplesFile, kRankTimesFile})
       rules.inputs.push_back(folder + "/" + name);
   }
-  check_output_file("--html", given.html, rules);
-  check_output_file("--svg", given.svg, rules);
+  check_output_files({{"--html", given.html}, {"--svg", given.svg}}, rules);
 }
 
 std::vector<ComparedRun> read_runs(const ReportOptions& given) {

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -66,6 +67,18 @@ void check_output_file(const std::string& argument, const std::string& path, con
     throw ConfigError(fmt::format("{} already exists; choose another {}, or pass --overwrite", quoted(path), argument));
   }
   if (!rules.in_live_run) check_outside_live_runs(argument, path);
+}
+
+void check_output_files(const std::vector<OutputArgument>& outputs, const OutputRules& rules) {
+  std::map<fs::path, std::string> arguments;  // by the file that they name
+  for (const auto& [argument, path] : outputs) {
+    check_output_file(argument, path, rules);
+    std::error_code error;
+    const fs::path file = path == "-" ? fs::path("-") : fs::weakly_canonical(fs::absolute(path, error), error);
+    const auto [other, is_new] = arguments.emplace(file, argument);
+    if (path.empty() || is_new) continue;
+    throw ConfigError(fmt::format("{} and {} both name {}; choose two files", other->second, argument, quoted(path)));
+  }
 }
 
 void check_replaced_folder(const std::string& argument, const std::string& path, const OutputRules& rules) {

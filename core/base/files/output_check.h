@@ -18,6 +18,14 @@ struct OutputRules {
 // name |argument| ("--out"). An empty |path|, and "-" for standard output, pass.
 void check_output_file(const std::string& argument, const std::string& path, const OutputRules& rules);
 
+struct OutputArgument {
+  std::string argument;  // "--svg"
+  std::string path;
+};
+
+// Checks each file like check_output_file(), and that no two arguments name the same one, standard output included.
+void check_output_files(const std::vector<OutputArgument>& outputs, const OutputRules& rules);
+
 // Throws ConfigError if an input of |rules| is in the folder |path|, which |argument| would replace.
 void check_replaced_folder(const std::string& argument, const std::string& path, const OutputRules& rules);
 

@@ -60,6 +60,21 @@ TEST_F(OutputCheck, AnInputIsNeverReplacedByWhateverName) {
   EXPECT_THAT(refusal("hard", {.overwrite = true, .inputs = {folder_ / "model"}}), HasSubstr("model/deep/weights"));
 }
 
+TEST_F(OutputCheck, TwoArgumentsNeverNameTheSameFile) {
+  fs::create_directory(folder_ / "deep");
+  fs::create_directory_symlink(folder_ / "deep", folder_ / "link");
+  const auto refused = [&](const std::string& csv, const std::string& svg) {
+    return said_by([&] { check_output_files({{"--csv", csv}, {"--svg", svg}}, {.overwrite = true}); });
+  };
+  EXPECT_THAT(refused(folder_ / "new", folder_ / "new"), HasSubstr("--csv and --svg both name"));
+  EXPECT_THAT(refused(folder_ / "new", folder_ / "deep/../new"), HasSubstr("both name"));
+  EXPECT_THAT(refused(folder_ / "deep/new", folder_ / "link/new"), HasSubstr("both name"));
+  EXPECT_THAT(refused("-", "-"), HasSubstr("both name"));
+  EXPECT_EQ(refused(folder_ / "new", folder_ / "deep/new"), "");
+  EXPECT_EQ(refused("", ""), "");
+  EXPECT_EQ(refused("-", ""), "");
+}
+
 TEST_F(OutputCheck, AFolderThatHoldsAnInputIsNotReplaced) {
   fs::create_directory(folder_ / "old");
   const auto refused = [&](const std::string& input) {

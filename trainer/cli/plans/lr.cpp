@@ -53,8 +53,7 @@ void run_lr(LrOptions* given) {
   take_kwargs(given);
   if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
     throw ConfigError("only one document can be written to standard output; use files for the others");
-  check_output_file("--csv", given->csv, {.overwrite = given->overwrite});
-  check_output_file("--svg", given->svg, {.overwrite = given->overwrite});
+  check_output_files({{"--csv", given->csv}, {"--svg", given->svg}}, {.overwrite = given->overwrite});
   const std::vector<LrPoint> points = lr_points(given->lr);
   if (!given->csv.empty()) write_out(given->csv, lr_csv(points));
   if (!given->svg.empty()) write_out(given->svg, lr_svg(given->lr, points));

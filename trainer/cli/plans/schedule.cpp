@@ -118,8 +118,7 @@ void check_schedule_options(const ScheduleOptions& given, bool sized) {
   if (given.compare && !given.save_csv.empty())
     throw ConfigError("--save_csv writes a single schedule; remove --compare");
   const OutputRules rules{.overwrite = given.overwrite, .inputs = {given.csv}};
-  check_output_file("--save_csv", given.save_csv, rules);
-  check_output_file("--svg", given.svg, rules);
+  check_output_files({{"--save_csv", given.save_csv}, {"--svg", given.svg}}, rules);
 }
 
 Placement parse_placement(const std::string& name) {
