@@ -7,13 +7,26 @@
 #include <cerrno>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
+#include "core/base/files/output_check.h"
 #include "platform/loader/error.h"
 
 namespace concord {
 namespace {
+
+// The kit, which knows devices but no training jobs, checks the rest of the path itself.
+void check_report_path(const std::vector<std::string>& arguments) {
+  constexpr std::string_view kName = "--report";
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].starts_with(fmt::format("{}=", kName)))
+      check_outside_live_runs(std::string(kName), arguments[i].substr(kName.size() + 1));
+    if (arguments[i] == kName && i + 1 < arguments.size())
+      check_outside_live_runs(std::string(kName), arguments[i + 1]);
+  }
+}
 
 // Replaces this process with the kit, so that exit code and signals are the kit's.
 [[noreturn]] void become_kit(std::vector<std::string> arguments) {
@@ -34,7 +47,10 @@ void add_conform_command(CLI::App* app) {
   CLI::App* command = app->add_subcommand("conform", "check a plugin against the contract; see concord conform --help");
   command->prefix_command();  // everything after it is passed to the kit,
   command->set_help_flag();   // including --help
-  command->callback([command] { become_kit(command->remaining()); });
+  command->callback([command] {
+    check_report_path(command->remaining());
+    become_kit(command->remaining());
+  });
 }
 
 }  // namespace concord

@@ -1,8 +1,11 @@
 // `concord conform` and `concord-conform` are the same to whoever starts them.
 #include <gmock/gmock.h>
 
+#include <unistd.h>
+
 #include <filesystem>
 
+#include "core/base/files/run_lock.h"
 #include "tests/processes/ended_process.h"
 #include "tests/temporary_folder.h"
 
@@ -26,6 +29,20 @@ TEST(ConformCommand, IsTheKitWithItsOutputAndItsExitCode) {
   }
   EXPECT_EQ(run_to_end({kProgram, "conform", "--help"}).exit_code, 0);
   EXPECT_EQ(run_to_end({kProgram, "conform", "--no_such_option"}).exit_code, 2);
+}
+
+TEST(ConformCommand, ItsReportIsRefusedInTheFolderOfARunningJob) {
+  const tests::TemporaryFolder folder;
+  const RunLock lock(folder.path(), "a job");
+  const std::vector<std::string> run = {kProgram, "conform", "--platform", "cpu", "--list"};
+  for (const std::vector<std::string>& report :
+       std::vector<std::vector<std::string>>{{"--report", folder / "a.json"}, {"--report=" + (folder / "a.json")}}) {
+    std::vector<std::string> command = run;
+    command.insert(command.end(), report.begin(), report.end());
+    const EndedProcess ended = run_to_end(command);
+    EXPECT_EQ(ended.exit_code, 2);
+    EXPECT_THAT(ended.err, HasSubstr("in use by process " + std::to_string(::getpid())));
+  }
 }
 
 TEST(ConformCommand, SaysWhatToBuildWhereThereIsNoKit) {

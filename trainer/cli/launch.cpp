@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "core/base/config_error.h"
+#include "core/base/files/output_check.h"
 #include "core/base/files/run_lock.h"
 #include "core/launch/job/job_state.h"
 #include "core/launch/launcher.h"
@@ -56,6 +57,12 @@ void recover_as_train_does(const std::vector<std::string>& command, LaunchOption
                     options->spares));
   }
   options->recovers = is_train;
+}
+
+// Logs are appended, but not to those of another job. On several machines the folder may be this job's own, which
+// runs already on another one.
+void check_log_dir(const LaunchOptions& options) {
+  if (!options.log_dir.empty() && options.nnodes == 1) check_outside_live_runs("--log_dir", options.log_dir);
 }
 
 // Holds the lock of the output folder while the ranks are restarted; null: the rank that writes holds it.
@@ -135,6 +142,7 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   launch_app->callback([program, arguments, exit_code] {
     arguments->options.prefix = !arguments->no_prefix;
     recover_as_train_does(arguments->command, &arguments->options);
+    check_log_dir(arguments->options);
     const std::unique_ptr<RunLock> lock = lock_output_of_train(*arguments);
     *exit_code = launch(arguments->options, resolve(*program, arguments->command));
   });

@@ -445,7 +445,6 @@ TEST_P(OutputArgumentsTest, IsNeverAnInput) {
 }
 
 TEST_P(OutputArgumentsTest, IsRefusedInTheFolderOfARunningJob) {
-  if (GetParam().is_log()) return;
   const RunLock lock(folder_ / "live", "a job");
   const bool is_run = GetParam().argument == "train --output_dir";
   const std::string path =
