@@ -78,7 +78,6 @@ void set_aside_what_others_lack(const TrainingPlan& plan, const OutputRequest& o
 
 // The last thing before training: by now every rank has its model and its data, and all checks have passed.
 void claim_output_folder(ParallelContext& job, const TrainingPlan& plan, const OutputRequest& output) {
-  job.world_group().barrier().wait();
   if (plan.writers) check_folders_differ(job, plan, output);
   if (job.rank() != plan.writing_rank()) return;
   if (plan.writers) set_aside_what_others_lack(plan, output);
@@ -110,6 +109,8 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   choose_checkpoint(&plan, job);
   const bool writes = job.rank() == plan.writing_rank();
   Trainer trainer(std::move(plan), job, providers);
+  job.world_group().barrier().wait();
+  // Not before: a rank that is asked to stop while others are still loading has nothing to save, and need not wait.
   stop->enter(StopRequest::Phase::running);
   claim_output_folder(job, trainer.plan(), request);
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;

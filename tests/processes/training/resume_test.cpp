@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 
 #include <csignal>
+#include <memory>
 #include <set>
 
+#include "core/base/process_list.h"
+#include "tests/free_port.h"
 #include "tests/processes/training/resume_runs.h"
 
 namespace concord::testing_processes {
@@ -115,6 +118,32 @@ Words with_faults(const Words& settings) {
   Words environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY};
   for (const std::string& setting : settings) environment.push_back("FILE_FAULTS_" + setting);
   return environment;
+}
+
+// As under srun, which passes a signal on to every rank. Rank 1 is still reading its state, and rank 0 waits for it:
+// there is nothing to save.
+TEST_F(TrainResume, AStopWhileAnotherRankLoadsHasTheSignalsExitCode) {
+  run("whole", ranks(2, 2));
+  fs::remove(path("whole/checkpoint-5/manifest.json"));  // all ranks would wait for each other's checksums
+  const std::string port = std::to_string(tests::free_port());
+  std::vector<std::unique_ptr<TrainProgram>> job;
+  for (const std::string rank : {"0", "1"}) {
+    const Words place = {"RANK=" + rank,       "LOCAL_RANK=" + rank,    "WORLD_SIZE=2",
+                         "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
+    job.push_back(std::make_unique<TrainProgram>(
+        run_words("out",
+                  {"--gradient_accumulation_steps", "2", "--resume_from_checkpoint", path("whole/checkpoint-5")}),
+        ProcessSettings{
+            .environment =
+                place + with_faults({"UNDER=" + path("whole/checkpoint-5"), "NAME=optimizer.safetensors", "CALLS=read",
+                                     "RANK=1", "ACTION=kill", "SIGNAL=" + std::to_string(SIGSTOP), "AT=1"})}));
+  }
+  ASSERT_TRUE(poll_until([&] { return is_stopped(job[1]->process().pid()); })) << job[1]->err();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // rank 0 gets to where it waits
+  for (const auto& rank : job) rank->process().signal(SIGTERM);
+  job[1]->process().signal(SIGCONT);
+  for (const auto& rank : job) EXPECT_EQ(rank->exit_code(), 128 + SIGTERM) << rank->err();
+  EXPECT_FALSE(fs::exists(path("out/metrics.jsonl")));
 }
 
 // Each run is stopped in steps 7, 10 and 13, each time in a different way, while it writes the step's line of
