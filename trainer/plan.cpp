@@ -11,6 +11,7 @@
 
 #include "core/base/config_error.h"
 #include "core/base/quoted.h"
+#include "core/checkpoint/auxiliary_files.h"
 #include "core/mesh/initialize_args.h"
 #include "core/models/parameter_plan.h"
 #include "core/schedule/step_schedule.h"
@@ -454,8 +455,10 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.test_data =
       open_part(arguments, evaluation_arguments(arguments, data, DataPart::test), arguments.evaluation.test_data,
                 arguments.evaluation.test_blend, std::move(sets.test), sets.collator);
-  if ((rank == 0 || arguments.saving.on_each_node) && reads_files) {
-    plan.tokenizer_files = files_of_tokenizer(data);
+  if (rank == 0 || arguments.saving.on_each_node) {
+    // Refuses files that a save could not copy.
+    if (const std::string& source = plan.arguments.model.path; !source.empty()) auxiliary_files_in(source);
+    if (reads_files) plan.tokenizer_files = files_of_tokenizer(data);
   }
   plan.tokenizer = data.tokenizer;
   check_groups(plan);

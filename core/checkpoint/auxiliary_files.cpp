@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <stdexcept>
 #include <vector>
@@ -25,6 +26,17 @@ bool is_auxiliary_file(std::string_view name) {
   return std::any_of(std::begin(kCarried), std::end(kCarried), [&](std::string_view pattern) {
     return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
   });
+}
+
+std::vector<std::string> auxiliary_files_in(const std::string& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!is_auxiliary_file(name) || entry.is_directory()) continue;
+    InputFile(entry.path(), "it would be copied to every saved model; move it away");
+    names.push_back(name);
+  }
+  return names;
 }
 
 void copy_file_durably(const std::string& from, const std::string& to) {

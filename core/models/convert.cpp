@@ -245,13 +245,11 @@ class Conversion {
 
   // Refuses files that cannot be copied before a tensor is written.
   void find_other_files() {
-    for (const fs::directory_entry& entry : fs::directory_iterator(from_)) {
-      const std::string name = entry.path().filename().string();
-      const bool is_config = name == kConfigFile;
-      if (!is_config && (!is_auxiliary_file(name) || entry.is_directory())) continue;
-      InputFile(entry.path());
-      other_files_.push_back(name);
-    }
+    other_files_ = auxiliary_files_in(from_);
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(from_ + "/" + kConfigFile, ignored))) return;
+    InputFile(from_ + "/" + kConfigFile);
+    other_files_.emplace_back(kConfigFile);
   }
 
   void write_other_files() {

@@ -252,6 +252,17 @@ TEST(HfWeightsSave, CarriesTokenizerAndConfigsOver) {
   EXPECT_EQ(read_file(folder.path() + "/b/config.json"), "mine");
 }
 
+TEST(HfWeightsSave, NamesAFileThatCannotBeCarriedOver) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(mkfifo((folder.path() + "/merges.txt").c_str(), 0600), 0);
+  expect_job(1, {}, [&](ParallelContext& job) {
+    const SampleParameters sample = parameters_of(job);
+    const std::string words = words_of<ConfigError>(
+        [&] { save_hf_weights(folder.path() + "/a", sample.list, job, {.source = folder.path()}); });
+    EXPECT_THAT(words, HasSubstr("merges.txt: is not a regular file but a pipe"));
+  });
+}
+
 TEST(HfWeightsSave, ReplacesAFolderOnlyWhereItIsAsked) {
   const TemporaryFolder folder;
   const std::string target = folder.path() + "/model";

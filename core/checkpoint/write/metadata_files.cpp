@@ -1,5 +1,6 @@
 #include "core/checkpoint/write/metadata_files.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <span>
@@ -10,8 +11,6 @@
 
 namespace concord {
 namespace {
-
-namespace fs = std::filesystem;
 
 // The files of one folder, each with its checksum.
 class Texts {
@@ -25,14 +24,13 @@ class Texts {
 
   // Copies auxiliary files; returns whether they include a tokenizer.
   bool carry_over(const std::string& source, bool with_config) {
-    bool has_tokenizer = false;
-    for (const auto& entry : fs::directory_iterator(source)) {
-      const std::string name = entry.path().filename().string();
-      const bool config = name == "config.json" && with_config;
-      if (!entry.is_regular_file() || !(config || is_auxiliary_file(name))) continue;
-      copy_file_durably(entry.path().string(), folder_ + "/" + name);
+    std::vector<std::string> names = auxiliary_files_in(source);
+    const bool has_tokenizer =
+        std::ranges::any_of(names, [](const std::string& name) { return name != kGenerationConfigFile; });
+    if (with_config && std::filesystem::exists(source + "/config.json")) names.emplace_back("config.json");
+    for (const std::string& name : names) {
+      copy_file_durably(source + "/" + name, folder_ + "/" + name);
       files_[name] = checksum_file(folder_ + "/" + name);
-      has_tokenizer |= !config && name != kGenerationConfigFile;
     }
     return has_tokenizer;
   }

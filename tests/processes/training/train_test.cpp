@@ -119,6 +119,13 @@ TEST_F(Train, AnOutputFolderOfAnotherRunIsKept) {
   EXPECT_EQ(read_steps(path("out")).size(), 4u);
 }
 
+TEST_F(Train, AModelWhoseFilesCannotBeSavedWithItIsRefused) {
+  std::filesystem::copy(kTinyModel, path("odd"));
+  std::filesystem::remove(path("odd/generation_config.json"));
+  ASSERT_EQ(mkfifo(path("odd/generation_config.json").c_str(), 0600), 0);
+  EXPECT_THAT(refusal({"--model", path("odd")}), HasSubstr("generation_config.json: is not a regular file but a pipe"));
+}
+
 TEST_F(Train, AnOutputFolderThatIsAFileIsRefused) {
   std::ofstream(path("file")) << "x";
   EXPECT_THAT(refusal({"--output_dir", path("file")}), HasSubstr("is a file"));
