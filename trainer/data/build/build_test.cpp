@@ -209,6 +209,13 @@ TEST(DataBuild, WhatItDidNotWriteStays) {
               HasSubstr("would replace"));
   EXPECT_EQ(read_file(folder / "c.tokenizer/tokenizer.json"), "mine");
   EXPECT_EQ(said({.output = folder / "c", .overwrite = true}), "");
+  // The folder of an unfinished build, in which the input is.
+  std::filesystem::create_directory(folder / "d.build");
+  write_file(folder / "d.build/plan", "concord data build 3\n");
+  const std::string inner = write_file(folder / "d.build/input-000000.jsonl", "{\"text\": \"abc\"}\n");
+  EXPECT_THAT(said_by_build({.inputs = {inner}, .output = folder / "d", .overwrite = true}),
+              HasSubstr("would replace"));
+  EXPECT_THAT(read_file(inner), HasSubstr("abc"));
 }
 
 TEST(DataBuild, WhatCannotBeBuiltIsRefused) {
