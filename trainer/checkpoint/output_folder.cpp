@@ -255,6 +255,7 @@ std::unique_ptr<RunLock> lock_output_folder(const OutputRequest& request) {
   check_writable(request);
   const std::string launcher = variable(kRunLockVariable);
   RunLockOptions options{.shares = !launcher.empty() || request.is_unique_job || request.is_restarted};
+  if (launcher.empty() && std::atoi(variable("TORCHELASTIC_MAX_RESTARTS").c_str()) > 0) options.launcher = ::getppid();
   options.on_watch = [&](const LockHolder& holder) {
     loader::log(CONCORD_LOG_WARN, "train",
                 fmt::format("process {} on {} has left {}; watching whether it still runs", holder.pid,

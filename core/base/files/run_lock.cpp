@@ -11,12 +11,14 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/base/config_error.h"
 #include "core/base/files/paths.h"
 #include "core/base/parse_json.h"
+#include "core/base/process_list.h"
 #include "core/base/quoted.h"
 
 namespace concord {
@@ -48,7 +50,29 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
   if (!json.is_object() || !json.contains("host") || !json.contains("pid") || !json.contains("job"))
     return std::nullopt;
   if (!json["host"].is_string() || !json["pid"].is_number_integer() || !json["job"].is_string()) return std::nullopt;
-  return LockHolder{json["host"].get<std::string>(), json["pid"].get<int64_t>(), json["job"].get<std::string>()};
+  LockHolder holder{json["host"].get<std::string>(), json["pid"].get<int64_t>(), json["job"].get<std::string>()};
+  if (const auto launcher = json.find("launcher"); launcher != json.end() && launcher->is_array() &&
+                                                   launcher->size() == 2 && (*launcher)[0].is_number_integer() &&
+                                                   (*launcher)[1].is_number_unsigned()) {
+    holder.launcher = (*launcher)[0].get<int64_t>();
+    holder.launcher_started = (*launcher)[1].get<uint64_t>();
+  }
+  return holder;
+}
+
+// When the process |pid| was started, in clock ticks since boot; 0: it has exited.
+uint64_t start_of(int64_t pid) {
+  ProcessEntry entry;
+  const bool is_there = pid > 0 && parse_process_stat(read_process_file(static_cast<pid_t>(pid), "stat"), &entry);
+  return is_there && entry.state != 'Z' ? entry.start_time : 0;
+}
+
+// The launcher of |holder| in its place, if that runs on |host|, which is this machine.
+std::optional<LockHolder> live_launcher_of(LockHolder holder, const std::string& host) {
+  if (holder.launcher_started == 0 || holder.host != host || start_of(holder.launcher) != holder.launcher_started)
+    return std::nullopt;
+  holder.pid = holder.launcher;
+  return holder;
 }
 
 bool is_held(int error) { return error == EAGAIN || error == EACCES; }
@@ -105,7 +129,7 @@ std::string host_name() {
 RunLock::RunLock(fs::path folder, const std::string& job, RunLockOptions options)
     : folder_(std::move(folder)),
       path_(folder_ / kRunLockFile),
-      own_{options.host, ::getpid(), job},
+      own_{options.host, ::getpid(), job, options.launcher, start_of(options.launcher)},
       options_(std::move(options)) {
   std::string dead;  // file content that a dead holder has left
   for (int i = 0; !try_to_take(&dead, /*is_last=*/i == kMaxReads); ++i) {
@@ -131,6 +155,7 @@ RunLock::~RunLock() {
   ended_.notify_all();
   if (thread_.joinable()) thread_.join();
   if (!is_holder_ || !is_in_place() || parse_holder(lock_content(file_)) != own_) return;
+  if (own_.launcher_started != 0 && std::uncaught_exceptions() > 0) return;  // the next attempt takes it over
   ::unlink(path_.c_str());
   file_.reset();
   std::error_code ignored;
@@ -163,12 +188,14 @@ bool RunLock::try_to_take(std::string* dead, bool is_last) {
     throw ConfigError(
         fmt::format("{} is not a lock of Concord; choose another output folder, or move it away", path_.string()));
   }
-  if (holder && holder->job == own_.job && !own_.job.empty() && options_.shares) {
+  if (holder && is_same_job(*holder)) {
     if (code == 0) take();
     return true;
   }
   if (is_held(code))
     refuse_locked_folder(folder_, holder.value_or(LockHolder{own_.host, locking_process(file_), ""}), own_.host);
+  const std::optional<LockHolder> launcher = holder ? live_launcher_of(*holder, own_.host) : std::nullopt;
+  if (launcher) refuse_locked_folder(folder_, *launcher, own_.host);
   const bool may_live = holder && (!has_locks_ || (is_on_network(folder_) && holder->host != own_.host));
   if (may_live && text != *dead) {
     file_.reset();
@@ -178,6 +205,12 @@ bool RunLock::try_to_take(std::string* dead, bool is_last) {
   }
   take();
   return true;
+}
+
+bool RunLock::is_same_job(const LockHolder& holder) const {
+  const bool has_same_launcher = own_.launcher_started != 0 && holder.host == own_.host &&
+                                 holder.launcher == own_.launcher && holder.launcher_started == own_.launcher_started;
+  return has_same_launcher || (options_.shares && !own_.job.empty() && holder.job == own_.job);
 }
 
 void RunLock::take() {
@@ -192,7 +225,8 @@ void RunLock::take() {
 }
 
 void RunLock::write_holder() {
-  const nlohmann::ordered_json json = {{"host", own_.host}, {"pid", own_.pid}, {"job", own_.job}, {"beats", ++beats_}};
+  nlohmann::ordered_json json = {{"host", own_.host}, {"pid", own_.pid}, {"job", own_.job}, {"beats", ++beats_}};
+  if (own_.launcher_started != 0) json["launcher"] = {own_.launcher, own_.launcher_started};
   const std::string text = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   // A failed write (full disk) costs one heartbeat; the kernel's lock is still held.
   if (::pwrite(file_.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size()) &&
@@ -228,7 +262,9 @@ std::optional<LockHolder> live_holder_of(const fs::path& folder, const RunLockOp
   const char* const job = std::getenv(kRunLockVariable);
   if (!holder || (job != nullptr && !holder->job.empty() && holder->job == job)) return std::nullopt;
   if (locking_process(file) != 0) return holder;
-  const bool may_live = errno != 0 || (is_on_network(folder) && holder->host != options.host);
+  const bool has_locks = errno == 0;
+  if (const auto launcher = live_launcher_of(*holder, options.host)) return launcher;
+  const bool may_live = !has_locks || (is_on_network(folder) && holder->host != options.host);
   return may_live && is_beating(folder / kRunLockFile, text, *holder, options) ? holder : std::nullopt;
 }
 

@@ -6,6 +6,9 @@
 // also rewrites the file every few seconds as a heartbeat. A process that finds the file watches whether it changes;
 // clocks of two machines are never compared.
 //
+// If another process restarts the job, the file also names that one: it stays when the holder fails or is killed, and
+// other jobs of the same machine are refused until the launcher has exited too.
+//
 // Closing any descriptor of the file releases the lock of the whole process (POSIX), so nothing else in the process may
 // open it. Threads: any, one at a time per object.
 #pragma once
@@ -33,7 +36,9 @@ std::string host_name();
 struct LockHolder {
   std::string host;
   int64_t pid = 0;
-  std::string job;  // identical for all processes of a job
+  std::string job;                // identical for all processes of a job
+  int64_t launcher = 0;           // pid of the process that starts the job's next attempt; 0: none
+  uint64_t launcher_started = 0;  // in clock ticks since boot; 0: no launcher, or it has exited
 
   bool operator==(const LockHolder&) const = default;
 };
@@ -48,6 +53,7 @@ struct RunLockOptions {
   std::chrono::milliseconds beat{5000};  // time between two heartbeats
   int missed_beats = 4;                  // number of missed heartbeats after which a holder is considered dead
   bool shares = true;                    // share the lock with other processes of the same job; false: reject them too
+  int64_t launcher = 0;                  // pid of the process that starts the job's next attempt; 0: none
   std::optional<bool> has_heartbeat = {};                // default: on network file systems and on those without locks
   std::string host = host_name();                        // host name of this process
   int (*lock)(int file) = lock_whole_file;               // replaced by tests
@@ -66,6 +72,7 @@ class RunLock {
 
  private:
   bool try_to_take(std::string* dead, bool is_last);
+  bool is_same_job(const LockHolder& holder) const;
   void take();
   void write_holder();
   void keep_heartbeat();

@@ -33,13 +33,14 @@ void write_lock(const std::string& folder, const std::string& text) { std::ofstr
 // Another process that holds the lock until it is terminated, and may have forked a child that outlives it.
 class OtherProcess {
  public:
-  OtherProcess(const std::string& folder, const std::string& job, bool forks = false) {
+  OtherProcess(const std::string& folder, const std::string& job, bool forks = false,
+               const RunLockOptions& options = {}) {
     int ready[2];
     if (::pipe(ready) != 0) std::abort();
     pid_ = ::fork();
     if (pid_ == 0) {
       ::setpgid(0, 0);
-      const auto lock = std::make_unique<RunLock>(folder, job);
+      const auto lock = std::make_unique<RunLock>(folder, job, options);
       if (forks && ::fork() == 0) ::sleep(60);
       if (::write(ready[1], "x", 1) == 1) ::sleep(60);
       ::_exit(0);
@@ -116,6 +117,34 @@ TEST(RunLock, WhatIsNotALockOfOursIsRefusedAndStays) {
   fs::remove(folder / ".lock");
   fs::create_directory(folder / ".lock");
   EXPECT_THAT(lock_refusal(folder.path(), "a"), HasSubstr("/.lock: "));
+}
+
+// A restart takes a few seconds, in which no process of the job runs.
+TEST(RunLock, OfAFailedAttemptStaysUntilItsLauncherExits) {
+  const tests::TemporaryFolder folder, other;
+  OtherProcess launcher(other.path(), "");
+  const RunLockOptions restarted{.launcher = launcher.pid()};
+  try {
+    const RunLock lock(folder.path(), "", restarted);
+    throw std::runtime_error("a rank is lost");
+  } catch (const std::runtime_error&) {
+  }
+  const std::string named = "process " + std::to_string(launcher.pid());
+  EXPECT_THAT(lock_refusal(folder.path(), "", {.launcher = ::getpid()}), HasSubstr(named));
+  EXPECT_EQ(live_run_around(folder.path())->pid, launcher.pid());
+  EXPECT_EQ(lock_refusal(folder.path(), "", restarted), "") << "the next attempt";
+  EXPECT_FALSE(fs::exists(folder / ".lock")) << "it has succeeded";
+}
+
+TEST(RunLock, OfAKilledAttemptStaysUntilItsLauncherExits) {
+  const tests::TemporaryFolder folder, other;
+  OtherProcess launcher(other.path(), "");
+  OtherProcess attempt(folder.path(), "one", /*forks=*/false, {.launcher = launcher.pid()});
+  attempt.kill();
+  EXPECT_THAT(lock_refusal(folder.path(), "two"), HasSubstr("process " + std::to_string(launcher.pid())));
+  launcher.kill();
+  EXPECT_FALSE(live_run_around(folder.path()));
+  EXPECT_EQ(lock_refusal(folder.path(), "two"), "");
 }
 
 int no_locks(int) { return ENOLCK; }

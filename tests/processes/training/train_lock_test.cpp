@@ -71,6 +71,27 @@ TEST_F(TrainLock, AKilledRunsFolderIsTakenOver) {
   EXPECT_FALSE(fs::exists(path("out/.lock")));
 }
 
+// As under torchrun, whose ranks are this process's children here.
+TEST_F(TrainLock, TheFolderOfAnAttemptThatWillBeRestartedStaysLocked) {
+  const std::vector<std::string> job = {"TORCHELASTIC_RUN_ID=x", "TORCHELASTIC_MAX_RESTARTS=2"};
+  const std::vector<std::string> endless = words({"--max_steps", "1000000", "--save_steps", "2"});
+  TrainProgram first(endless, {.environment = job});
+  ASSERT_TRUE(poll_until([&] { return fs::exists(path("out/checkpoint-2")); })) << first.err();
+  first.process().signal(SIGKILL);
+  first.exit_code();
+  TrainProgram other(words({"--overwrite_output_dir"}));
+  EXPECT_EQ(other.exit_code(), 2) << other.err();
+  EXPECT_THAT(other.err(), HasSubstr("in use by process " + std::to_string(::getpid())));
+  std::vector<std::string> restarted = job;
+  restarted.emplace_back("TORCHELASTIC_RESTART_COUNT=1");
+  TrainProgram next(endless, {.environment = restarted});
+  const std::string holder = "\"pid\":" + std::to_string(next.process().pid());
+  EXPECT_TRUE(poll_until([&] {
+    std::string text;
+    return std::getline(std::ifstream(path("out/.lock")), text) && text.find(holder) != std::string::npos;
+  })) << next.err();
+}
+
 TEST_F(TrainLock, FilesOfOthersInTheModelFolderStay) {
   make_run();
   write_note(path("out/model/notes.txt"));
