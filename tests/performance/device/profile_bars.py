@@ -16,21 +16,22 @@ from pathlib import Path
 CLASSES = [
     ("GEMM", r"nvjet|cublas|gemm|cutlass|weight_grad", "#4c78a8"),
     ("attention", r"sdpa|fmha|compute_dot_do_o|convert_dq", "#f58518"),
-    ("SwiGLU", r"swiglu", "#54a24b"),
-    ("cross entropy", r"cross_entropy", "#e45756"),
-    ("norms, residuals", r"norm_cu|bf.?16.*CUDAFunctor_add|CUDAFunctor_addIN3c108BFloat16", "#72b7b2"),
-    ("rope, packing", r"rope_cu|CatArrayBatchedCopy", "#b279a2"),
-    ("AdamW, gradient norm", r"adamw|ForeachReduceOp|lpnorm|MulFunctorIf", "#9d755d"),
+    ("SwiGLU", r"swiglu|ward<[^>]*>\(long, long", "#54a24b"),
+    ("cross entropy", r"cross_entropy|VocabRows|rescale_row", "#e45756"),
+    ("norms, residuals", r"norm_cu|ward<[^>]*>\(Rows|bf.?16.*CUDAFunctor_add|CUDAFunctor_add(IN3c108|<c10::)BFloat16", "#72b7b2"),
+    ("rope, packing", r"rope_cu|PackedRope|CatArrayBatchedCopy", "#b279a2"),
+    ("AdamW, gradient norm", r"adamw|ForeachReduceOp|lpnorm|MulFunctorIf|MulFunctor<f", "#9d755d"),
     ("other", r"", "#bab0ac"),
 ]
 IDLE = ("idle", "#eeeeee")
+OWN_NAMES = re.compile(r"\(anonymous namespace\)::|concord::cuda::torch_side::")  # left out, so that arguments fit
 
 
 def tabulate(trace):
     """Returns the table of a trace: milliseconds per step of the step, of its kernels together, and of each kernel."""
     events = [event for event in json.loads(trace)["traceEvents"] if event["ph"] == "X"]
     steps = sum(event["cat"] == "step" for event in events)
-    work = sorted((event["ts"], event["ts"] + event["dur"], event["name"]) for event in events
+    work = sorted((event["ts"], event["ts"] + event["dur"], OWN_NAMES.sub("", event["name"])) for event in events
                   if event["cat"] in ("kernel", "copy", "fill"))
     if not work:
         sys.exit("the profile has no kernels of a device; see docs/cuda.md for CUPTI")
