@@ -1,5 +1,5 @@
-// An update rule applies one optimizer step (AdamW, Lion or SGD) to a list of segments, with vectorised loops on the host
-// or with operators on a device.
+// An update rule applies one optimizer step (AdamW, Lion or SGD) to a list of segments, with vectorised loops on the
+// host or with operators on a device.
 #pragma once
 
 #include <memory>
