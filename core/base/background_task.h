@@ -24,7 +24,7 @@ class BackgroundTask {
   bool has_failed() const { return failed_.load(); }
   // Waits: until the task, if any, has finished.
   void join();
-  // Rethrows the first error that a task has thrown, if any. Call after join().
+  // Rethrows the latest error of a task, if any has thrown. Call after join().
   void rethrow() const;
 
  private:

@@ -7,7 +7,7 @@
 namespace concord {
 
 // Runs |body| on |count| threads, including the calling one; |body| synchronises its own shared data. Rethrows the
-// first error that a thread throws, after all threads have returned. Waits: for all threads.
+// error of the first thread, by index, that has thrown, after all have returned. Waits: for all threads.
 void run_on_threads(int64_t count, const std::function<void()>& body);
 
 // Returns the number of cores of this machine for each of |processes|, at least 1 and at most |most|.

@@ -2,8 +2,8 @@
 //
 // An element x is stored as x times a scale, rounded to nearest even: one scale per matrix, so that its amax becomes
 // the largest number of the format, or one per block. The scale is derived from |amax|, which may come from an earlier
-// step (delayed scaling); larger values saturate. NaN and Inf become NaN, so that checks of results detect them. Scales
-// are computed in fp32 whatever the type of x, so that all devices write the same bits.
+// step (delayed scaling); larger values saturate. NaN and Inf become NaN, so that checks of results detect them.
+// Everything is computed in fp32 whatever the type of x, so that all devices write the same bits.
 //
 // An FP8 GEMM needs operands whose rows are along the summed dimension. A matrix is therefore stored twice, as is and
 // transposed: a layer's forward, dgrad and wgrad need one or the other.
