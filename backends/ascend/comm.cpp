@@ -10,11 +10,6 @@
 namespace concord::ascend {
 namespace {
 
-Communicator& checked(concord_comm comm) {
-  if (comm == nullptr) sdk::invalid("the communicator is null");
-  return *reinterpret_cast<Communicator*>(comm);
-}
-
 std::optional<abi::HcclDataType> reduced_dtype(concord_dtype dtype, bool has_f64) {
   switch (dtype) {
     case CONCORD_DTYPE_F32: return abi::kHcclFp32;
@@ -71,10 +66,7 @@ Communicators::Communicators(Devices& devices, Memory& memory, const Hccl& hccl,
   pass_timeouts(sdk::config("comm.timeout"));
 }
 
-int64_t Communicators::unique_id_size() { return abi::kHcclRootInfoBytes; }
-
-void Communicators::unique_id_create(void* out_id, int64_t bytes) {
-  sdk::check_unique_id(out_id, bytes, abi::kHcclRootInfoBytes);
+void Communicators::create_id(void* out_id) {
   devices_.ensure_current();
   abi::HcclRootInfo root{};
   check_hccl(hccl_, hccl_.HcclGetRootInfo(&root), "HcclGetRootInfo");
@@ -88,18 +80,17 @@ concord_comm Communicators::adopt(std::unique_ptr<Communicator> communicator) {
   return reinterpret_cast<concord_comm>(communicator.release());
 }
 
-concord_comm Communicators::init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
-                                 const concord_comm_config* config) {
+concord_comm Communicators::join(int32_t device, int32_t world, int32_t rank, const void* id,
+                                 const sdk::CommConfig& config) {
   devices_.check(device);
-  sdk::check_init(world, rank, id, id_bytes, abi::kHcclRootInfoBytes);
   abi::HcclRootInfo root;
   std::memcpy(&root, id, sizeof root);
-  return adopt(Communicator::join(memory_, devices_, hccl_, device, world, rank, root, sdk::read_comm_config(config)));
+  return adopt(Communicator::join(memory_, devices_, hccl_, device, world, rank, root, config));
 }
 
-concord_comm Communicators::split(concord_comm parent, const int32_t* ranks, int32_t count,
-                                  const concord_comm_config* config) {
-  return adopt(ascend::checked(parent).split(ranks, count, sdk::read_comm_config(config)));
+concord_comm Communicators::split_off(Communicator& parent, std::span<const int32_t> ranks,
+                                      const sdk::CommConfig& config) {
+  return adopt(parent.split(ranks.data(), static_cast<int32_t>(ranks.size()), config));
 }
 
 void Communicators::destroy(concord_comm comm) {
@@ -115,47 +106,36 @@ void Communicators::destroy(concord_comm comm) {
   }
 }
 
-concord_status Communicators::async_error(concord_comm comm) {
-  std::string detail;
-  const concord_status error = ascend::checked(comm).error(&detail);
-  if (error != CONCORD_STATUS_OK) sdk::set_error_detail(detail.c_str());
-  return error;
+Communicator& Communicators::find(concord_comm comm) {
+  if (comm == nullptr) sdk::invalid("the communicator is null");
+  return *reinterpret_cast<Communicator*>(comm);
 }
 
-int32_t Communicators::rank(concord_comm comm) { return ascend::checked(comm).rank(); }
-
-int32_t Communicators::size(concord_comm comm) { return ascend::checked(comm).size(); }
-
-int32_t Communicators::supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce) {
-  sdk::check_comm_op(operation);
-  if (operation == CONCORD_COMM_BARRIER) return 1;
-  sdk::check_dtype(dtype);
-  const bool reduces = operation == CONCORD_COMM_ALL_REDUCE || operation == CONCORD_COMM_REDUCE ||
-                       operation == CONCORD_COMM_REDUCE_SCATTER;
-  if (!reduces) return 1;
-  sdk::check_reduce_op(reduce);
-  return find_reduction(dtype, reduce).has_value() ? 1 : 0;
-}
-
-Communicator& Communicators::checked(concord_comm comm, concord_stream stream) {
-  Communicator& communicator = ascend::checked(comm);
+Communicator& Communicators::find(concord_comm comm, concord_stream stream) {
+  Communicator& found = find(comm);
   if (stream == nullptr) devices_.device_of(stream);  // throws
   const auto device = devices_.streams.find(stream);
-  if (device && *device != communicator.device()) {
+  if (device && *device != found.device()) {
     sdk::invalid(
-        sdk::text("the stream belongs to device %d and the communicator to device %d", *device, communicator.device()));
+        sdk::text("the stream belongs to device %d and the communicator to device %d", *device, found.device()));
   }
-  return communicator;
+  return found;
 }
 
-void Communicators::copy(Communicator& communicator, const void* from, void* to, int64_t bytes, concord_stream stream) {
-  communicator.check();
+void Communicators::copy(Communicator& comm, const void* from, void* to, int64_t bytes, concord_stream stream) {
+  comm.check();
   if (from == to || bytes == 0) return;
-  communicator.turn_to(stream);
+  comm.turn_to(stream);
   const auto size = static_cast<size_t>(bytes);
   const Acl& acl = devices_.acl();
   check_acl(acl, acl.aclrtMemcpyAsync(to, size, from, size, abi::kMemcpyDeviceToDevice, vendor(stream)),
             "aclrtMemcpyAsync (within a rank)");
+}
+
+bool Communicators::complete_locally(Communicator& comm, const sdk::Transfer& call, concord_stream stream) {
+  if (comm.size() > 1 && call.count > 0) return false;
+  copy(comm, call.send, call.recv, comm.size() == 1 ? sdk::element_bytes(call.count, call.dtype) : 0, stream);
+  return true;
 }
 
 // --------------------------------------------------------------------------------------------------------- reductions
@@ -180,154 +160,124 @@ Communicators::Reduction Communicators::reduction(concord_dtype dtype, concord_r
                       average ? averages_.reason().c_str() : ""));
 }
 
-void Communicators::divide(Communicator& communicator, void* data, int64_t count, concord_dtype dtype,
-                           concord_stream stream) {
-  averages_.divide(data, count, dtype, communicator.size(), stream,
-                   [&](int64_t bytes) { return communicator.scratch(bytes, stream); });
+void Communicators::divide(Communicator& comm, void* data, int64_t count, concord_dtype dtype, concord_stream stream) {
+  averages_.divide(data, count, dtype, comm.size(), stream,
+                   [&](int64_t bytes) { return comm.scratch(bytes, stream); });
 }
 
-void Communicators::all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_reduce_op reduce, concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_all_reduce(send, recv, count, dtype, reduce);
-  const Reduction how = reduction(dtype, reduce);
-  const DeviceGuard here(devices_, communicator.device());
-  if (communicator.size() == 1) return copy(communicator, send, recv, sdk::element_bytes(count, dtype), stream);
-  if (count == 0) return communicator.check();
-  communicator.enqueue("HcclAllReduce", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclAllReduce(mutable_pointer(send), recv, static_cast<uint64_t>(count), how.dtype, how.op, hccl,
-                               vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::AllReduce& call, concord_stream stream) {
+  const Reduction how = reduction(call.dtype, call.reduce);
+  const DeviceGuard here(devices_, comm.device());
+  if (complete_locally(comm, call, stream)) return;
+  comm.enqueue("HcclAllReduce", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclAllReduce(mutable_pointer(call.send), call.recv, static_cast<uint64_t>(call.count), how.dtype,
+                               how.op, hccl, vendor(stream));
   });
-  if (how.divide) divide(communicator, recv, count, dtype, stream);
+  if (how.divide) divide(comm, call.recv, call.count, call.dtype, stream);
 }
 
-void Communicators::reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                           concord_reduce_op reduce, int32_t root, concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_reduce(send, recv, count, dtype, reduce, root, communicator.rank(), communicator.size());
-  const Reduction how = reduction(dtype, reduce);
-  const DeviceGuard here(devices_, communicator.device());
-  if (communicator.size() == 1) return copy(communicator, send, recv, sdk::element_bytes(count, dtype), stream);
-  if (count == 0) return communicator.check();
-  const bool is_root = communicator.rank() == root;
-  void* result = is_root ? recv : communicator.scratch(sdk::element_bytes(count, dtype), stream);
-  communicator.enqueue("HcclReduce", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclReduce(mutable_pointer(send), result, static_cast<uint64_t>(count), how.dtype, how.op,
-                            static_cast<uint32_t>(root), hccl, vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::Reduce& call, concord_stream stream) {
+  const Reduction how = reduction(call.dtype, call.reduce);
+  const DeviceGuard here(devices_, comm.device());
+  if (complete_locally(comm, call, stream)) return;
+  const bool is_root = comm.rank() == call.root;
+  void* result = is_root ? call.recv : comm.scratch(sdk::element_bytes(call.count, call.dtype), stream);
+  comm.enqueue("HcclReduce", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclReduce(mutable_pointer(call.send), result, static_cast<uint64_t>(call.count), how.dtype, how.op,
+                            static_cast<uint32_t>(call.root), hccl, vendor(stream));
   });
-  if (how.divide && is_root) divide(communicator, recv, count, dtype, stream);
+  if (how.divide && is_root) divide(comm, call.recv, call.count, call.dtype, stream);
 }
 
-void Communicators::reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                                   concord_reduce_op reduce, concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_reduce_scatter(send, recv, count, dtype, reduce, communicator.rank(), communicator.size());
-  const Reduction how = reduction(dtype, reduce);
-  const DeviceGuard here(devices_, communicator.device());
-  if (communicator.size() == 1) return copy(communicator, send, recv, sdk::element_bytes(count, dtype), stream);
-  if (count == 0) return communicator.check();
-  communicator.enqueue("HcclReduceScatter", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclReduceScatter(mutable_pointer(send), recv, static_cast<uint64_t>(count), how.dtype, how.op, hccl,
-                                   vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::ReduceScatter& call, concord_stream stream) {
+  const Reduction how = reduction(call.dtype, call.reduce);
+  const DeviceGuard here(devices_, comm.device());
+  if (complete_locally(comm, call, stream)) return;
+  comm.enqueue("HcclReduceScatter", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclReduceScatter(mutable_pointer(call.send), call.recv, static_cast<uint64_t>(call.count), how.dtype,
+                                   how.op, hccl, vendor(stream));
   });
-  if (how.divide) divide(communicator, recv, count, dtype, stream);
+  if (how.divide) divide(comm, call.recv, call.count, call.dtype, stream);
 }
 
-void Communicators::barrier(concord_comm comm, concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  if (communicator.size() == 1) return communicator.check();
-  const DeviceGuard here(devices_, communicator.device());
-  communicator.enqueue("HcclAllReduce (barrier)", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclAllReduce(communicator.word(), communicator.word(), 1, abi::kHcclInt32, abi::kHcclMax, hccl,
-                               vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::Barrier&, concord_stream stream) {
+  if (comm.size() == 1) return comm.check();
+  const DeviceGuard here(devices_, comm.device());
+  comm.enqueue("HcclAllReduce (barrier)", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclAllReduce(comm.word(), comm.word(), 1, abi::kHcclInt32, abi::kHcclMax, hccl, vendor(stream));
   });
 }
 
 // ------------------------------------------------------------------------------------------------------ data movement
 
-void Communicators::broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                              int32_t root, concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_broadcast(send, recv, count, dtype, root, communicator.rank(), communicator.size());
-  const DeviceGuard here(devices_, communicator.device());
-  if (communicator.rank() == root) copy(communicator, send, recv, sdk::element_bytes(count, dtype), stream);
-  if (communicator.size() == 1 || count == 0) return communicator.check();
-  communicator.enqueue("HcclBroadcast", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclBroadcast(recv, bytes_of(count, dtype), abi::kHcclInt8, static_cast<uint32_t>(root), hccl,
-                               vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::Broadcast& call, concord_stream stream) {
+  const DeviceGuard here(devices_, comm.device());
+  if (comm.rank() == call.root) copy(comm, call.send, call.recv, sdk::element_bytes(call.count, call.dtype), stream);
+  if (comm.size() == 1 || call.count == 0) return comm.check();
+  comm.enqueue("HcclBroadcast", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclBroadcast(call.recv, bytes_of(call.count, call.dtype), abi::kHcclInt8,
+                               static_cast<uint32_t>(call.root), hccl, vendor(stream));
   });
 }
 
-void Communicators::all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_all_gather(send, recv, count, dtype, communicator.rank(), communicator.size());
-  const DeviceGuard here(devices_, communicator.device());
-  if (communicator.size() == 1) return copy(communicator, send, recv, sdk::element_bytes(count, dtype), stream);
-  if (count == 0) return communicator.check();
-  communicator.enqueue("HcclAllGather", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclAllGather(mutable_pointer(send), recv, bytes_of(count, dtype), abi::kHcclInt8, hccl,
-                               vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::AllGather& call, concord_stream stream) {
+  const DeviceGuard here(devices_, comm.device());
+  if (complete_locally(comm, call, stream)) return;
+  comm.enqueue("HcclAllGather", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclAllGather(mutable_pointer(call.send), call.recv, bytes_of(call.count, call.dtype), abi::kHcclInt8,
+                               hccl, vendor(stream));
   });
 }
 
-void Communicators::all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_all_to_all(send, recv, count, dtype, communicator.size());
-  const DeviceGuard here(devices_, communicator.device());
-  if (communicator.size() == 1) return copy(communicator, send, recv, sdk::element_bytes(count, dtype), stream);
-  if (count == 0) return communicator.check();
-  const uint64_t bytes = bytes_of(count, dtype);
-  communicator.enqueue("HcclAlltoAll", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclAlltoAll(send, bytes, abi::kHcclInt8, recv, bytes, abi::kHcclInt8, hccl, vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::AllToAll& call, concord_stream stream) {
+  const DeviceGuard here(devices_, comm.device());
+  if (complete_locally(comm, call, stream)) return;
+  const uint64_t bytes = bytes_of(call.count, call.dtype);
+  comm.enqueue("HcclAlltoAll", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclAlltoAll(call.send, bytes, abi::kHcclInt8, call.recv, bytes, abi::kHcclInt8, hccl, vendor(stream));
   });
 }
 
-void Communicators::all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts,
-                                 const int64_t* send_offsets, void* recv, const int64_t* recv_counts,
-                                 const int64_t* recv_offsets, concord_dtype dtype, concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_all_to_all_v(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype, communicator.size());
-  const DeviceGuard here(devices_, communicator.device());
-  if (communicator.size() == 1) {
-    if (send_counts[0] != recv_counts[0]) {
-      sdk::invalid(sdk::text("the only rank sends itself %lld elements and receives %lld",
-                             static_cast<long long>(send_counts[0]), static_cast<long long>(recv_counts[0])));
-    }
-    return copy(communicator, sdk::offset_address(send, send_offsets[0], dtype),
-                mutable_pointer(sdk::offset_address(recv, recv_offsets[0], dtype)),
-                sdk::element_bytes(send_counts[0], dtype), stream);
+void Communicators::copy_to_self(Communicator& comm, const sdk::AllToAllV& call, concord_stream stream) {
+  if (call.send_counts[0] != call.recv_counts[0]) {
+    sdk::invalid(sdk::text("the only rank sends itself %lld elements and receives %lld",
+                           static_cast<long long>(call.send_counts[0]), static_cast<long long>(call.recv_counts[0])));
   }
+  copy(comm, sdk::offset_address(call.send, call.send_offsets[0], call.dtype),
+       mutable_pointer(sdk::offset_address(call.recv, call.recv_offsets[0], call.dtype)),
+       sdk::element_bytes(call.send_counts[0], call.dtype), stream);
+}
+
+void Communicators::run(Communicator& comm, const sdk::AllToAllV& call, concord_stream stream) {
+  const DeviceGuard here(devices_, comm.device());
+  if (comm.size() == 1) return copy_to_self(comm, call, stream);
   const auto in_bytes = [&](const int64_t* elements) {
     std::vector<uint64_t> bytes;
-    for (int32_t r = 0; r < communicator.size(); ++r) bytes.push_back(bytes_of(elements[r], dtype));
+    for (int32_t r = 0; r < comm.size(); ++r) bytes.push_back(bytes_of(elements[r], call.dtype));
     return bytes;
   };
-  const std::vector<uint64_t> sizes = in_bytes(send_counts), places = in_bytes(send_offsets);
-  const std::vector<uint64_t> sizes_in = in_bytes(recv_counts), places_in = in_bytes(recv_offsets);
-  const void* from = send != nullptr ? send : communicator.word();  // HCCL takes no null, even of nothing
-  const void* to = recv != nullptr ? recv : communicator.word();
-  communicator.enqueue("HcclAlltoAllV", stream, [&](abi::HcclComm hccl) {
-    return hccl_.HcclAlltoAllV(from, sizes.data(), places.data(), abi::kHcclInt8, to, sizes_in.data(), places_in.data(),
-                               abi::kHcclInt8, hccl, vendor(stream));
+  const std::vector<uint64_t> send_bytes = in_bytes(call.send_counts), send_at = in_bytes(call.send_offsets);
+  const std::vector<uint64_t> recv_bytes = in_bytes(call.recv_counts), recv_at = in_bytes(call.recv_offsets);
+  const void* from = call.send != nullptr ? call.send : comm.word();  // HCCL rejects null, even for no elements
+  const void* to = call.recv != nullptr ? call.recv : comm.word();
+  comm.enqueue("HcclAlltoAllV", stream, [&](abi::HcclComm hccl) {
+    return hccl_.HcclAlltoAllV(from, send_bytes.data(), send_at.data(), abi::kHcclInt8, to, recv_bytes.data(),
+                               recv_at.data(), abi::kHcclInt8, hccl, vendor(stream));
   });
 }
 
-void Communicators::batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream) {
-  Communicator& communicator = checked(comm, stream);
-  sdk::check_batch_p2p(items, count, communicator.rank(), communicator.size());
-  const DeviceGuard here(devices_, communicator.device());
+void Communicators::run(Communicator& comm, const sdk::BatchP2p& call, concord_stream stream) {
+  const DeviceGuard here(devices_, comm.device());
   std::vector<abi::HcclSendRecvItem> others;
   std::vector<const concord_p2p_item*> to_self;
   std::vector<const concord_p2p_item*> from_self;
-  for (const concord_p2p_item* item = items; item != items + count; ++item) {
-    const bool sends = item->kind == CONCORD_P2P_SEND;
-    if (item->peer == communicator.rank()) {
-      (sends ? to_self : from_self).push_back(item);
-    } else if (item->count > 0) {
-      others.push_back({sends ? abi::kHcclSend : abi::kHcclRecv, item->buffer, bytes_of(item->count, item->dtype),
-                        abi::kHcclInt8, static_cast<uint32_t>(item->peer)});
+  for (const concord_p2p_item& item : call.items) {
+    const bool sends = item.kind == CONCORD_P2P_SEND;
+    if (item.peer == comm.rank()) {
+      (sends ? to_self : from_self).push_back(&item);
+    } else if (item.count > 0) {
+      others.push_back({sends ? abi::kHcclSend : abi::kHcclRecv, item.buffer, bytes_of(item.count, item.dtype),
+                        abi::kHcclInt8, static_cast<uint32_t>(item.peer)});
     }
   }
   for (size_t i = 0; i < to_self.size(); ++i) {
@@ -335,10 +285,10 @@ void Communicators::batch_p2p(concord_comm comm, const concord_p2p_item* items, 
     if (bytes != sdk::element_bytes(from_self[i]->count, from_self[i]->dtype)) {
       sdk::invalid(sdk::text("send %zu of a rank to itself and its receive differ in size", i));
     }
-    copy(communicator, to_self[i]->buffer, from_self[i]->buffer, bytes, stream);
+    copy(comm, to_self[i]->buffer, from_self[i]->buffer, bytes, stream);
   }
-  if (others.empty()) return communicator.check();
-  communicator.enqueue("HcclBatchSendRecv", stream, [&](abi::HcclComm hccl) {
+  if (others.empty()) return comm.check();
+  comm.enqueue("HcclBatchSendRecv", stream, [&](abi::HcclComm hccl) {
     return hccl_.HcclBatchSendRecv(others.data(), static_cast<uint32_t>(others.size()), hccl, vendor(stream));
   });
 }

@@ -12,11 +12,13 @@
 #pragma once
 
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "backends/ascend/average.h"
 #include "backends/ascend/communicator.h"
 #include "platform/base/thread_safety.hpp"
+#include "platform/sdk/communicators.hpp"
 
 namespace concord::ascend {
 
@@ -26,40 +28,32 @@ namespace concord::ascend {
 // reads the environment.
 void pass_timeouts(const char* seconds);
 
-class Communicators {
+class Communicators : public sdk::CommTable<Communicators> {
  public:
+  static constexpr int64_t kUniqueIdBytes = abi::kHcclRootInfoBytes;
+
   // Also passes the setting comm.timeout on to HCCL.
   Communicators(Devices& devices, Memory& memory, const Hccl& hccl, const Averages& averages);
 
-  int64_t unique_id_size();
-  // On the thread's device, which has to be the one that this rank then joins on.
-  void unique_id_create(void* out_id, int64_t bytes);
-  concord_comm init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
-                    const concord_comm_config* config);
-  concord_comm split(concord_comm parent, const int32_t* ranks, int32_t count, const concord_comm_config* config);
+  // Uses the thread's device, which must be the one that this rank then joins on.
+  void create_id(void* out_id);
+  concord_comm join(int32_t device, int32_t world, int32_t rank, const void* id, const sdk::CommConfig& config);
+  concord_comm split_off(Communicator& parent, std::span<const int32_t> ranks, const sdk::CommConfig& config);
   void destroy(concord_comm comm);
-  concord_status async_error(concord_comm comm);
-  int32_t rank(concord_comm comm);
-  int32_t size(concord_comm comm);
-  int32_t supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce);
+  Communicator& find(concord_comm comm);
+  // Throws INVALID_ARGUMENT if |comm| is null, or if |stream| is null or belongs to a different device.
+  Communicator& find(concord_comm comm, concord_stream stream);
+  bool can_reduce(concord_dtype dtype, concord_reduce_op reduce) { return find_reduction(dtype, reduce).has_value(); }
 
-  void all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_reduce_op reduce, concord_stream stream);
-  void reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-              concord_reduce_op reduce, int32_t root, concord_stream stream);
-  void broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype, int32_t root,
-                 concord_stream stream);
-  void all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_stream stream);
-  void reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                      concord_reduce_op reduce, concord_stream stream);
-  void all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_stream stream);
-  void all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts, const int64_t* send_offsets,
-                    void* recv, const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype,
-                    concord_stream stream);
-  void barrier(concord_comm comm, concord_stream stream);
-  void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllReduce& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::Reduce& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::ReduceScatter& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::Broadcast& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllGather& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllToAll& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllToAllV& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::Barrier& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::BatchP2p& call, concord_stream stream);
 
   // For the other tables. |stream| was synchronized and failed: throws the failure of a communicator that was used on
   // it, if HCCL says that one has failed; |words| are added to its message.
@@ -82,10 +76,11 @@ class Communicators {
   Reduction reduction(concord_dtype dtype, concord_reduce_op reduce) const;
 
   concord_comm adopt(std::unique_ptr<Communicator> communicator);
-  // INVALID_ARGUMENT if |comm| is null, or |stream| is null or of another device.
-  Communicator& checked(concord_comm comm, concord_stream stream);
-  void copy(Communicator& communicator, const void* from, void* to, int64_t bytes, concord_stream stream);
-  void divide(Communicator& communicator, void* data, int64_t count, concord_dtype dtype, concord_stream stream);
+  // Completes a collective of one rank, which is a copy, or of no elements; returns whether it did.
+  bool complete_locally(Communicator& comm, const sdk::Transfer& call, concord_stream stream);
+  void copy(Communicator& comm, const void* from, void* to, int64_t bytes, concord_stream stream);
+  void copy_to_self(Communicator& comm, const sdk::AllToAllV& call, concord_stream stream);
+  void divide(Communicator& comm, void* data, int64_t count, concord_dtype dtype, concord_stream stream);
   template <class Visit>
   void for_each(Visit&& visit);
 

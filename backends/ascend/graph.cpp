@@ -5,15 +5,6 @@
 
 namespace concord::ascend {
 
-concord_graph_table graph_table(Graphs* graphs) {
-  auto table = sdk::new_table<concord_graph_table>(graphs);
-  table.begin_capture = &sdk::Slot<&Graphs::begin_capture>::call;
-  table.end_capture = &sdk::Slot<&Graphs::end_capture>::call;
-  table.launch = &sdk::Slot<&Graphs::launch>::call;
-  table.destroy = &sdk::Slot<&Graphs::destroy>::call;
-  return table;
-}
-
 bool Graphs::available(const Acl& acl) {
   return acl.aclmdlRICaptureBegin != nullptr && acl.aclmdlRICaptureGetInfo != nullptr &&
          acl.aclmdlRICaptureEnd != nullptr && acl.aclmdlRIExecuteAsync != nullptr && acl.aclmdlRIDestroy != nullptr;

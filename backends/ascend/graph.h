@@ -25,6 +25,4 @@ class Graphs {
   Handles<concord_graph, int32_t> live_{"graph"};  // with its device
 };
 
-concord_graph_table graph_table(Graphs* graphs);
-
 }  // namespace concord::ascend

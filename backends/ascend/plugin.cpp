@@ -18,8 +18,6 @@
 namespace concord::ascend {
 namespace {
 
-constexpr const char* kTorchLibraries[] = {"libconcordtorch_ascend.so", nullptr};  // backends/ascend/torch
-
 // HCCL_BUFFSIZE is in MB; each communicator has two such buffers.
 int64_t communicator_bytes() {
   constexpr int64_t kDefaultMegabytes = 200;
@@ -62,59 +60,45 @@ std::vector<concord_capability> capabilities(const Acl& acl) {
       {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "HCCL does not compare the ranks' calls"},
       {CONCORD_CAP_COMM_TIMEOUT, 0, "HCCL's timeouts are per process: HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT"},
       {CONCORD_CAP_COMM_BYTES, communicator_bytes(), "2 x HCCL_BUFFSIZE; none for a single rank"},
-      {CONCORD_CAP_TORCH_FP8, 0, "not tried; 8-bit floats are of newer devices than those that are supported"},
+      {CONCORD_CAP_TORCH_FP8, 0, "not tried; only devices newer than the supported ones have FP8"},
   };
 }
 
-class AscendPlugin : public sdk::Plugin {
- public:
-  AscendPlugin() {
-    add(core());
-    add(sdk::device_table(&devices_));
-    add(sdk::memory_table(&memory_));
-    add(sdk::stream_table(&streams_));
-    add(sdk::event_table(&events_));
-    add(sdk::comm_table(&communicators_));
-    add(sdk::rng_table(&rng_));
-    if (Graphs::available(acl_)) add(CONCORD_GRAPH_TABLE, graph_table(&graphs_));
-    sdk::log(CONCORD_LOG_DEBUG, sdk::text("ascend: CANN %s from %s, HCCL from %s", acl_.version.c_str(),
-                                          acl_.path.c_str(), hccl_.path.c_str()));
-  }
+struct Ascend {
+  const Acl acl = load_acl();
+  Devices devices{acl};  // before HCCL: without a device there is no reason to look for it
+  const Hccl hccl = load_hccl();
+  const Averages averages{devices};
+  Memory memory{devices};
+  Communicators communicators{devices, memory, hccl, averages};
+  Streams streams{devices, communicators};
+  Events events{devices};
+  Rng rng{devices, memory, events};
+  Graphs graphs{devices, communicators};
 
- private:
-  concord_core_table core() {
-    auto table = sdk::new_table<concord_core_table>(this);
-    table.name = "ascend";
-    table.version = version_.c_str();
-    table.vendor = "Huawei";
-    table.label = label_.c_str();
-    table.priority = acl_.simulator.empty() ? 100 : -1;  // a simulator is never chosen automatically
-    table.capabilities = capabilities_.data();
-    table.capability_count = static_cast<int64_t>(capabilities_.size());
-    table.torch_device_type = "privateuseone";
-    table.torch_device_name = "npu";
-    table.torch_libraries = kTorchLibraries;
-    table.visible_devices_variable = "ASCEND_RT_VISIBLE_DEVICES";
-    return table;
-  }
+  bool has_graphs() const { return Graphs::available(acl); }
 
-  const Acl acl_ = load_acl();
-  Devices devices_{acl_};  // before HCCL: without a device there is no reason to look for it
-  const Hccl hccl_ = load_hccl();
-  const Averages averages_{devices_};
-  const std::string version_ = sdk::text("0.1.0 (CANN %s, %s%s%s)", acl_.version.c_str(), devices_.soc_name().c_str(),
-                                         acl_.simulator.empty() ? "" : ", ", acl_.simulator.c_str());
-  const std::string label_ = acl_.simulator.empty() ? "ascend" : acl_.simulator;
-  const std::vector<concord_capability> capabilities_ = ascend::capabilities(acl_);
-  Memory memory_{devices_};
-  Communicators communicators_{devices_, memory_, hccl_, averages_};
-  Streams streams_{devices_, communicators_};
-  Events events_{devices_};
-  Rng rng_{devices_, memory_, events_};
-  Graphs graphs_{devices_, communicators_};
+  sdk::Description describe() const {
+    sdk::log(CONCORD_LOG_DEBUG, sdk::text("ascend: CANN %s from %s, HCCL from %s", acl.version.c_str(),
+                                          acl.path.c_str(), hccl.path.c_str()));
+    const bool simulated = !acl.simulator.empty();
+    return {
+        .name = "ascend",
+        .vendor = "Huawei",
+        .version = sdk::text("0.1.0 (CANN %s, %s%s%s)", acl.version.c_str(), devices.soc_name().c_str(),
+                             simulated ? ", " : "", acl.simulator.c_str()),
+        .label = acl.simulator,
+        .priority = simulated ? -1 : 100,  // a simulator is never chosen automatically
+        .capabilities = capabilities(acl),
+        .torch_device_type = "privateuseone",
+        .torch_device_name = "npu",
+        .torch_libraries = {"libconcordtorch_ascend.so"},  // backends/ascend/torch
+        .visible_devices_variable = "ASCEND_RT_VISIBLE_DEVICES",
+    };
+  }
 };
 
 }  // namespace
 }  // namespace concord::ascend
 
-CONCORD_PLUGIN(concord::ascend::AscendPlugin)
+CONCORD_PLUGIN(concord::ascend::Ascend)

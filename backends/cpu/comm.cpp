@@ -1,6 +1,5 @@
 #include "backends/cpu/comm.h"
 
-#include <span>
 #include <vector>
 
 #include "backends/cpu/device.h"
@@ -8,8 +7,6 @@
 #include "backends/cpu/stream.h"
 #include "backends/net/communicator.h"
 #include "backends/net/control.h"
-#include "backends/shm/communicator.h"
-#include "platform/sdk/checks.hpp"
 
 namespace concord::cpu {
 
@@ -56,7 +53,7 @@ auto Comm::run_turn(uint64_t turn, Work&& work) {
     await_turn(turn);
     return work(*engine_);
   } catch (...) {
-    throw keep(current_failure());
+    throw keep(sdk::current_failure());
   }
 }
 
@@ -104,45 +101,34 @@ void Comm::close() {
 
 // --------------------------------------------------------------------------------------------------------- the table
 
-// The communicator for an operation on |stream|.
-Comm& Communicators::find(concord_comm comm, concord_stream stream) {
+Comm& Communicators::find(concord_comm comm, concord_stream stream) const {
   Comm& found = comms_.find(comm);
   streams_.check_device(stream, found.device());
   return found;
 }
 
-int64_t Communicators::unique_id_size() { return shm::kUniqueIdBytes; }
-
-void Communicators::unique_id_create(void* out_id, int64_t bytes) {
-  sdk::check_unique_id(out_id, bytes, shm::kUniqueIdBytes);
-  several_hosts_ ? net::create_id(out_id) : shm::create_unique_id(out_id, bytes);
+bool Communicators::can_reduce(concord_dtype dtype, concord_reduce_op reduce) const {
+  return shm::supports(CONCORD_COMM_ALL_REDUCE, dtype, reduce);
 }
 
-concord_comm Communicators::init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
-                                 const concord_comm_config* config) {
+void Communicators::create_id(void* out_id) {
+  several_hosts_ ? net::create_id(out_id) : shm::create_unique_id(out_id, kUniqueIdBytes);
+}
+
+concord_comm Communicators::join(int32_t device, int32_t world, int32_t rank, const void* id,
+                                 const sdk::CommConfig& config) {
   devices_.check(device);
-  sdk::check_init(world, rank, id, id_bytes, shm::kUniqueIdBytes);
-  const sdk::CommConfig settings = sdk::read_comm_config(config);
-  const shm::Options options{settings.name, std::chrono::milliseconds(settings.timeout_ms), {}};
-  auto engine = net::connect(world, rank, id, id_bytes, options);
+  const shm::Options options{config.name, std::chrono::milliseconds(config.timeout_ms), {}};
+  auto engine = net::connect(world, rank, id, kUniqueIdBytes, options);
   return comms_.insert(std::make_shared<Comm>(std::move(engine), device, options.timeout));
 }
 
-concord_comm Communicators::split(concord_comm parent, const int32_t* ranks, int32_t count,
-                                  const concord_comm_config* config) {
-  Comm& from = comms_.find(parent);
-  sdk::check_split(ranks, count, from.rank(), from.size());
-  const sdk::CommConfig settings = sdk::read_comm_config(config);
-  const shm::Options options{settings.name, std::chrono::milliseconds(settings.timeout_ms), {}};
-  auto engine =
-      from.run([&](shm::Engine& whole) { return whole.split(std::span(ranks, static_cast<size_t>(count)), options); });
+concord_comm Communicators::split_off(Comm& parent, std::span<const int32_t> ranks, const sdk::CommConfig& config) {
+  const shm::Options options{config.name, std::chrono::milliseconds(config.timeout_ms), {}};
+  auto engine = parent.run([&](shm::Engine& whole) { return whole.split(ranks, options); });
   if (engine == nullptr) return nullptr;
-  return comms_.insert(std::make_shared<Comm>(std::move(engine), from.device(), options.timeout));
+  return comms_.insert(std::make_shared<Comm>(std::move(engine), parent.device(), options.timeout));
 }
-
-void Communicators::destroy(concord_comm comm) { comms_.remove(comm)->close(); }
-
-void Communicators::abort(concord_comm comm) { comms_.share(comm)->abort(); }
 
 concord_status Communicators::async_error(concord_comm comm) {
   const auto failure = comms_.share(comm)->failure();
@@ -151,81 +137,62 @@ concord_status Communicators::async_error(concord_comm comm) {
   return failure->status();
 }
 
-int32_t Communicators::rank(concord_comm comm) { return comms_.find(comm).rank(); }
-
-int32_t Communicators::size(concord_comm comm) { return comms_.find(comm).size(); }
-
-int32_t Communicators::supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce) {
-  return shm::supports(operation, dtype, reduce) ? 1 : 0;
-}
-
-void Communicators::all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_reduce_op reduce, concord_stream stream) {
-  Comm& found = find(comm, stream);
-  sdk::check_all_reduce(send, recv, count, dtype, reduce);
-  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.all_reduce(send, recv, count, dtype, reduce); });
-}
-
-void Communicators::reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                           concord_reduce_op reduce, int32_t root, concord_stream stream) {
-  Comm& found = find(comm, stream);
-  sdk::check_reduce(send, recv, count, dtype, reduce, root, found.rank(), found.size());
-  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.reduce(send, recv, count, dtype, reduce, root); });
-}
-
-void Communicators::broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                              int32_t root, concord_stream stream) {
-  Comm& found = find(comm, stream);
-  sdk::check_broadcast(send, recv, count, dtype, root, found.rank(), found.size());
-  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.broadcast(send, recv, count, dtype, root); });
-}
-
-void Communicators::all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_stream stream) {
-  Comm& found = find(comm, stream);
-  sdk::check_all_gather(send, recv, count, dtype, found.rank(), found.size());
-  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.all_gather(send, recv, count, dtype); });
-}
-
-void Communicators::reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                                   concord_reduce_op reduce, concord_stream stream) {
-  Comm& found = find(comm, stream);
-  sdk::check_reduce_scatter(send, recv, count, dtype, reduce, found.rank(), found.size());
-  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.reduce_scatter(send, recv, count, dtype, reduce); });
-}
-
-void Communicators::all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_stream stream) {
-  Comm& found = find(comm, stream);
-  sdk::check_all_to_all(send, recv, count, dtype, found.size());
-  found.submit(streams_, stream, [=](shm::Engine& engine) { engine.all_to_all(send, recv, count, dtype); });
-}
-
-void Communicators::all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts,
-                                 const int64_t* send_offsets, void* recv, const int64_t* recv_counts,
-                                 const int64_t* recv_offsets, concord_dtype dtype, concord_stream stream) {
-  Comm& found = find(comm, stream);
-  const auto size = static_cast<size_t>(found.size());
-  sdk::check_all_to_all_v(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype, found.size());
-  std::vector<int64_t> numbers;  // the four arrays one after another: the caller's may go when this call returns
-  for (const int64_t* array : {send_counts, send_offsets, recv_counts, recv_offsets}) {
-    numbers.insert(numbers.end(), array, array + size);
-  }
-  found.submit(streams_, stream, [=, numbers = std::move(numbers)](shm::Engine& engine) {
-    const int64_t* at = numbers.data();
-    engine.all_to_all_v(send, at, at + size, recv, at + 2 * size, at + 3 * size, dtype);
+void Communicators::run(Comm& comm, const sdk::AllReduce& call, concord_stream stream) {
+  comm.submit(streams_, stream, [call](shm::Engine& engine) {
+    engine.all_reduce(call.send, call.recv, call.count, call.dtype, call.reduce);
   });
 }
 
-void Communicators::barrier(concord_comm comm, concord_stream stream) {
-  find(comm, stream).submit(streams_, stream, [](shm::Engine& engine) { engine.barrier(); });
+void Communicators::run(Comm& comm, const sdk::Reduce& call, concord_stream stream) {
+  comm.submit(streams_, stream, [call](shm::Engine& engine) {
+    engine.reduce(call.send, call.recv, call.count, call.dtype, call.reduce, call.root);
+  });
 }
 
-void Communicators::batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream) {
-  Comm& found = find(comm, stream);
-  sdk::check_batch_p2p(items, count, found.rank(), found.size());
-  found.submit(streams_, stream,
-               [copy = std::vector(items, items + count)](shm::Engine& engine) { engine.batch_p2p(copy); });
+void Communicators::run(Comm& comm, const sdk::Broadcast& call, concord_stream stream) {
+  comm.submit(streams_, stream, [call](shm::Engine& engine) {
+    engine.broadcast(call.send, call.recv, call.count, call.dtype, call.root);
+  });
+}
+
+void Communicators::run(Comm& comm, const sdk::AllGather& call, concord_stream stream) {
+  comm.submit(streams_, stream,
+              [call](shm::Engine& engine) { engine.all_gather(call.send, call.recv, call.count, call.dtype); });
+}
+
+void Communicators::run(Comm& comm, const sdk::ReduceScatter& call, concord_stream stream) {
+  comm.submit(streams_, stream, [call](shm::Engine& engine) {
+    engine.reduce_scatter(call.send, call.recv, call.count, call.dtype, call.reduce);
+  });
+}
+
+void Communicators::run(Comm& comm, const sdk::AllToAll& call, concord_stream stream) {
+  comm.submit(streams_, stream,
+              [call](shm::Engine& engine) { engine.all_to_all(call.send, call.recv, call.count, call.dtype); });
+}
+
+void Communicators::run(Comm& comm, const sdk::AllToAllV& call, concord_stream stream) {
+  const auto size = static_cast<size_t>(comm.size());
+  std::vector<int64_t> numbers;  // the four arrays, concatenated: the caller may free them when this call returns
+  for (const int64_t* array : {call.send_counts, call.send_offsets, call.recv_counts, call.recv_offsets}) {
+    numbers.insert(numbers.end(), array, array + size);
+  }
+  comm.submit(streams_, stream,
+              [send = call.send, recv = call.recv, dtype = call.dtype, size,
+               numbers = std::move(numbers)](shm::Engine& engine) {
+                const int64_t* at = numbers.data();
+                engine.all_to_all_v(send, at, at + size, recv, at + 2 * size, at + 3 * size, dtype);
+              });
+}
+
+void Communicators::run(Comm& comm, const sdk::Barrier&, concord_stream stream) {
+  comm.submit(streams_, stream, [](shm::Engine& engine) { engine.barrier(); });
+}
+
+void Communicators::run(Comm& comm, const sdk::BatchP2p& call, concord_stream stream) {
+  comm.submit(streams_, stream, [items = std::vector(call.items.begin(), call.items.end())](shm::Engine& engine) {
+    engine.batch_p2p(items);
+  });
 }
 
 }  // namespace concord::cpu

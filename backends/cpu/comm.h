@@ -14,13 +14,15 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "backends/cpu/handle_table.h"
 #include "backends/cpu/parking.h"
+#include "backends/shm/communicator.h"
 #include "backends/shm/engine.h"
-#include "platform/abi/comm.h"
 #include "platform/base/thread_safety.hpp"
+#include "platform/sdk/communicators.hpp"
 
 namespace concord::cpu {
 
@@ -75,44 +77,37 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::optional<sdk::Failure> failure_ CONCORD_GUARDED_BY(mutex_);
 };
 
-class Communicators {
+class Communicators : public sdk::CommTable<Communicators> {
  public:
+  static constexpr int64_t kUniqueIdBytes = shm::kUniqueIdBytes;
+
   // |several_hosts|: ids are for ranks of several hosts.
   Communicators(const Devices& devices, Streams& streams, bool several_hosts)
       : devices_(devices), streams_(streams), several_hosts_(several_hosts) {}
 
-  int64_t unique_id_size();
-  void unique_id_create(void* out_id, int64_t bytes);
-  concord_comm init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
-                    const concord_comm_config* config);
-  concord_comm split(concord_comm parent, const int32_t* ranks, int32_t count, const concord_comm_config* config);
-  void destroy(concord_comm comm);
-  void abort(concord_comm comm);
+  void create_id(void* out_id);
+  concord_comm join(int32_t device, int32_t world, int32_t rank, const void* id, const sdk::CommConfig& config);
+  concord_comm split_off(Comm& parent, std::span<const int32_t> ranks, const sdk::CommConfig& config);
+  void destroy(concord_comm comm) { comms_.remove(comm)->close(); }
+  // abort and async_error keep the communicator alive, because they may run while another thread destroys it.
+  void abort(concord_comm comm) { comms_.share(comm)->abort(); }
   concord_status async_error(concord_comm comm);
-  int32_t rank(concord_comm comm);
-  int32_t size(concord_comm comm);
-  int32_t supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce);
-  void all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_reduce_op reduce, concord_stream stream);
-  void reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-              concord_reduce_op reduce, int32_t root, concord_stream stream);
-  void broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype, int32_t root,
-                 concord_stream stream);
-  void all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_stream stream);
-  void reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                      concord_reduce_op reduce, concord_stream stream);
-  void all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_stream stream);
-  void all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts, const int64_t* send_offsets,
-                    void* recv, const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype,
-                    concord_stream stream);
-  void barrier(concord_comm comm, concord_stream stream);
-  void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream);
+
+  Comm& find(concord_comm comm) const { return comms_.find(comm); }
+  Comm& find(concord_comm comm, concord_stream stream) const;
+  bool can_reduce(concord_dtype dtype, concord_reduce_op reduce) const;
+
+  void run(Comm& comm, const sdk::AllReduce& call, concord_stream stream);
+  void run(Comm& comm, const sdk::Reduce& call, concord_stream stream);
+  void run(Comm& comm, const sdk::Broadcast& call, concord_stream stream);
+  void run(Comm& comm, const sdk::AllGather& call, concord_stream stream);
+  void run(Comm& comm, const sdk::ReduceScatter& call, concord_stream stream);
+  void run(Comm& comm, const sdk::AllToAll& call, concord_stream stream);
+  void run(Comm& comm, const sdk::AllToAllV& call, concord_stream stream);
+  void run(Comm& comm, const sdk::Barrier& call, concord_stream stream);
+  void run(Comm& comm, const sdk::BatchP2p& call, concord_stream stream);
 
  private:
-  Comm& find(concord_comm comm, concord_stream stream);
-
   const Devices& devices_;
   Streams& streams_;
   const bool several_hosts_;

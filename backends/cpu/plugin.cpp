@@ -2,7 +2,6 @@
 #include "platform/sdk/plugin.hpp"
 
 #include <algorithm>
-#include <iterator>
 
 #include "backends/cpu/comm.h"
 #include "backends/cpu/device.h"
@@ -19,65 +18,42 @@ namespace {
 
 constexpr int32_t kManyRanks = 64;
 
-const concord_capability kCapabilities[] = {
-    {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, "device memory is host memory"},
-    {CONCORD_CAP_MEMORY_STREAM_ORDERED, 1, nullptr},
-    {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
-    {CONCORD_CAP_STREAM_NULL, 1, "runs inline, on the calling thread"},
-    {CONCORD_CAP_STREAM_HOST_IS_CURRENT, 1, "libtorch's cpu device has no streams"},
-    {CONCORD_CAP_STREAM_PRIORITIES, 0, "the threads of all streams have the priority of the process"},
-    {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
-    {CONCORD_CAP_EVENT_TIMING, 1, "with the steady clock"},
-    {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
-    {CONCORD_CAP_COMM_ABORT, 2, nullptr},
-    {CONCORD_CAP_COMM_DETERMINISTIC, 1, "sums are computed in rank order"},
-    {CONCORD_CAP_COMM_SHARED_DEVICE, 1, nullptr},
-    {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
-    {CONCORD_CAP_COMM_DETECTS_LOSS, 1, nullptr},
-    {CONCORD_CAP_COMM_DETECTS_MISMATCH, 1, nullptr},
-    {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
-    {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks), "shared memory, with 64 ranks; fewer ranks need less"},
-    {CONCORD_CAP_TORCH_FP8, 1, "the reference: numbers of 8 bits, products in fp32"},
-};
+struct Cpu {
+  const Settings settings = read_settings();
+  const int64_t memory_bytes = settings.memory_limit > 0 ? std::min(settings.memory_limit, total_memory())
+                                                         : total_memory();
+  Devices devices{settings.devices, memory_bytes, streams};
+  Streams streams{devices, events};
+  Events events{devices, streams};
+  Memory memory{settings.devices, memory_bytes, devices, streams};
+  Communicators communicators{devices, streams, settings.several_hosts};
+  Rng rng{streams};
 
-concord_core_table core_table() {
-  auto core = sdk::new_table<concord_core_table>(nullptr);
-  core.name = "cpu";
-  core.version = "0.1.0";
-  core.vendor = "any";
-  core.label = "cpu";
-  core.priority = 0;
-  core.capabilities = kCapabilities;
-  core.capability_count = std::size(kCapabilities);
-  core.torch_device_type = "cpu";
-  return core;
-}
-
-class CpuPlugin : public sdk::Plugin {
- public:
-  CpuPlugin() {
-    add(core_table());
-    add(sdk::device_table(&devices_));
-    add(sdk::memory_table(&memory_));
-    add(sdk::stream_table(&streams_));
-    add(sdk::event_table(&events_));
-    add(sdk::comm_table(&communicators_));
-    add(sdk::rng_table(&rng_));
+  sdk::Description describe() const {
+    return {.name = "cpu", .vendor = "any", .capabilities = {
+        {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, "device memory is host memory"},
+        {CONCORD_CAP_MEMORY_STREAM_ORDERED, 1, nullptr},
+        {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
+        {CONCORD_CAP_STREAM_NULL, 1, "runs inline, on the calling thread"},
+        {CONCORD_CAP_STREAM_HOST_IS_CURRENT, 1, "libtorch's cpu device has no streams"},
+        {CONCORD_CAP_STREAM_PRIORITIES, 0, "the threads of all streams have the priority of the process"},
+        {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
+        {CONCORD_CAP_EVENT_TIMING, 1, "with the steady clock"},
+        {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
+        {CONCORD_CAP_COMM_ABORT, 2, nullptr},
+        {CONCORD_CAP_COMM_DETERMINISTIC, 1, "sums are computed in rank order"},
+        {CONCORD_CAP_COMM_SHARED_DEVICE, 1, nullptr},
+        {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
+        {CONCORD_CAP_COMM_DETECTS_LOSS, 1, nullptr},
+        {CONCORD_CAP_COMM_DETECTS_MISMATCH, 1, nullptr},
+        {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
+        {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks), "shared memory, with 64 ranks; fewer ranks need less"},
+        {CONCORD_CAP_TORCH_FP8, 1, "the reference: numbers of 8 bits, products in fp32"},
+    }};
   }
-
- private:
-  const Settings settings_ = read_settings();
-  const int64_t total_memory_ = settings_.memory_limit > 0 ? std::min(settings_.memory_limit, total_memory())
-                                                           : total_memory();
-  Devices devices_{settings_.devices, total_memory_, streams_};
-  Streams streams_{devices_, events_};
-  Events events_{devices_, streams_};
-  Memory memory_{settings_.devices, total_memory_, devices_, streams_};
-  Communicators communicators_{devices_, streams_, settings_.several_hosts};
-  Rng rng_{streams_};
 };
 
 }  // namespace
 }  // namespace concord::cpu
 
-CONCORD_PLUGIN(concord::cpu::CpuPlugin)
+CONCORD_PLUGIN(concord::cpu::Cpu)

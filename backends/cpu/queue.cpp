@@ -74,7 +74,7 @@ void Queue::run_one(Task& task) {
       mine();
     } catch (...) {
       const std::lock_guard lock(mutex_);
-      if (!failure_) failure_ = current_failure();
+      if (!failure_) failure_ = sdk::current_failure();
     }
   }
   done_.fetch_add(1);

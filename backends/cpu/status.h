@@ -8,7 +8,4 @@ namespace concord::cpu {
 // Throws: OUT_OF_MEMORY if the system is short of memory, threads or the like, otherwise VENDOR_ERROR.
 [[noreturn]] void fail_system(const char* doing, int error);
 
-// The exception being handled, as a failure. For work whose failure is reported later than it happens.
-sdk::Failure current_failure();
-
 }  // namespace concord::cpu

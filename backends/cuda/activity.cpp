@@ -74,13 +74,6 @@ int64_t monotonic_ns() {
 
 Activities* Activities::current_ = nullptr;
 
-concord_activity_table activity_table(Activities* activities) {
-  auto table = sdk::new_table<concord_activity_table>(activities);
-  table.start = &sdk::Slot<&Activities::start>::call;
-  table.stop = &sdk::Slot<&Activities::stop>::call;
-  return table;
-}
-
 void Activities::start() {
   if (is_recording_) sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, "activity.start: it records already");
   if (!is_loaded_) load();

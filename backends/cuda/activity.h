@@ -67,6 +67,4 @@ class Activities {
   int64_t dropped_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
-concord_activity_table activity_table(Activities* activities);
-
 }  // namespace concord::cuda

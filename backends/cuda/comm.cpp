@@ -9,11 +9,6 @@
 namespace concord::cuda {
 namespace {
 
-Communicator& checked(concord_comm comm) {
-  if (comm == nullptr) sdk::invalid("the communicator is null");
-  return *reinterpret_cast<Communicator*>(comm);
-}
-
 // For reductions of what is not staged.
 ncclDataType_t nccl_dtype(concord_dtype dtype) {
   switch (dtype) {
@@ -110,10 +105,7 @@ class Communicators::Group {
 Communicators::Communicators(Devices& devices, Memory& memory, const Nccl& nccl)
     : devices_(devices), memory_(memory), nccl_(nccl), barrier_words_(static_cast<size_t>(devices.count()), nullptr) {}
 
-int64_t Communicators::unique_id_size() { return NCCL_UNIQUE_ID_BYTES; }
-
-void Communicators::unique_id_create(void* out_id, int64_t bytes) {
-  sdk::check_unique_id(out_id, bytes, NCCL_UNIQUE_ID_BYTES);
+void Communicators::create_id(void* out_id) {
   ncclUniqueId id;
   check_nccl(nccl_, nccl_.ncclGetUniqueId(&id), "ncclGetUniqueId", nullptr);
   std::memcpy(out_id, &id, sizeof id);
@@ -128,49 +120,33 @@ concord_comm Communicators::adopt(std::unique_ptr<Communicator> communicator) {
   return handle;
 }
 
-concord_comm Communicators::init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
-                                 const concord_comm_config* config) {
+concord_comm Communicators::join(int32_t device, int32_t world, int32_t rank, const void* id,
+                                 const sdk::CommConfig& config) {
   devices_.check(device);
-  sdk::check_init(world, rank, id, id_bytes, NCCL_UNIQUE_ID_BYTES);
   ncclUniqueId nccl_id;
   std::memcpy(&nccl_id, id, sizeof nccl_id);
-  return adopt(Communicator::join(nccl_, device, world, rank, nccl_id, sdk::read_comm_config(config)));
+  return adopt(Communicator::join(nccl_, device, world, rank, nccl_id, config));
 }
 
-concord_comm Communicators::split(concord_comm parent, const int32_t* ranks, int32_t count,
-                                  const concord_comm_config* config) {
-  return adopt(checked(parent).split(ranks, count, sdk::read_comm_config(config)));
+concord_comm Communicators::split_off(Communicator& parent, std::span<const int32_t> ranks,
+                                      const sdk::CommConfig& config) {
+  return adopt(parent.split(ranks.data(), static_cast<int32_t>(ranks.size()), config));
 }
 
 void Communicators::destroy(concord_comm comm) {
   live_.remove(comm);
-  const std::unique_ptr<Communicator> communicator(&checked(comm));
+  const std::unique_ptr<Communicator> communicator(&find(comm));
   communicator->drain();
   guard_.remove(communicator.get());
 }
 
-void Communicators::abort(concord_comm comm) { checked(comm).abort(); }
-
-concord_status Communicators::async_error(concord_comm comm) {
-  std::string detail;
-  const concord_status error = checked(comm).error(&detail);
-  if (error != CONCORD_STATUS_OK) sdk::set_error_detail(detail.c_str());
-  return error;
+Communicator& Communicators::find(concord_comm comm, concord_stream) {
+  if (comm == nullptr) sdk::invalid("the communicator is null");
+  return *reinterpret_cast<Communicator*>(comm);
 }
 
-int32_t Communicators::rank(concord_comm comm) { return checked(comm).rank(); }
-
-int32_t Communicators::size(concord_comm comm) { return checked(comm).size(); }
-
-int32_t Communicators::supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce) {
-  sdk::check_comm_op(operation);
-  if (operation == CONCORD_COMM_BARRIER) return 1;
-  sdk::check_dtype(dtype);
-  const bool reduces = operation == CONCORD_COMM_ALL_REDUCE || operation == CONCORD_COMM_REDUCE ||
-                       operation == CONCORD_COMM_REDUCE_SCATTER;
-  if (!reduces) return 1;
-  sdk::check_reduce_op(reduce);
-  return dtype == CONCORD_DTYPE_BOOL && reduce == CONCORD_REDUCE_AVG ? 0 : 1;
+bool Communicators::can_reduce(concord_dtype dtype, concord_reduce_op reduce) {
+  return dtype != CONCORD_DTYPE_BOOL || reduce != CONCORD_REDUCE_AVG;
 }
 
 void* Communicators::barrier_word(int32_t device) {
@@ -180,156 +156,127 @@ void* Communicators::barrier_word(int32_t device) {
   return word;
 }
 
-void Communicators::copy_to_self(Communicator& communicator, const void* send, void* recv, int64_t count,
-                                 concord_dtype dtype, concord_stream stream) {
-  communicator.check();
-  if (send == recv || count == 0) return;
-  const DeviceGuard here(communicator.device());
-  check_cuda(cudaMemcpyAsync(recv, send, bytes_of(count, dtype), cudaMemcpyDeviceToDevice, vendor(stream)),
+bool Communicators::complete_locally(Communicator& comm, const sdk::Transfer& call, concord_stream stream) {
+  if (comm.size() > 1 && call.count > 0) return false;
+  comm.check();
+  if (call.send == call.recv || call.count == 0) return true;
+  const DeviceGuard here(comm.device());
+  check_cuda(cudaMemcpyAsync(call.recv, call.send, bytes_of(call.count, call.dtype), cudaMemcpyDeviceToDevice,
+                             vendor(stream)),
              "cudaMemcpyAsync (one rank)");
-  communicator.note(stream);
+  comm.note(stream);
+  return true;
 }
 
 // --------------------------------------------------------------------------------------------------------- reductions
 
 template <class Operate>
-void Communicators::reduce_staged(Communicator& communicator, const void* send, int64_t send_count, void* recv,
-                                  int64_t first, int64_t kept, concord_dtype dtype, concord_reduce_op reduce,
-                                  concord_stream stream, Operate&& operate) {
-  communicator.check();
-  const DeviceGuard here(communicator.device());
-  const concord_dtype wide = staged_dtype(dtype);
-  const Scratch codes(memory_, communicator.device(), sdk::element_bytes(send_count, wide), stream);
-  check_cuda(launch_encode(codes.data(), send, send_count, dtype, reduce, vendor(stream)),
+void Communicators::queue_reduction(Communicator& comm, const sdk::Transfer& call, concord_reduce_op reduce,
+                                    int64_t send_count, int64_t first, int64_t kept, concord_stream stream,
+                                    Operate&& operate) {
+  if (!is_staged(call.dtype, reduce)) return operate(call.send, call.recv, nccl_dtype(call.dtype));
+  comm.check();
+  const DeviceGuard here(comm.device());
+  const concord_dtype wide = staged_dtype(call.dtype);
+  const Scratch codes(memory_, comm.device(), sdk::element_bytes(send_count, wide), stream);
+  check_cuda(launch_encode(codes.data(), call.send, send_count, call.dtype, reduce, vendor(stream)),
              "cudaLaunchKernelEx (encode)");
-  operate(codes.data(), nccl_dtype(wide));
+  operate(codes.data(), at(codes.data(), first, wide), nccl_dtype(wide));
   if (kept == 0) return;
-  check_cuda(launch_decode(recv, at(codes.data(), first, wide), kept, dtype, reduce, vendor(stream)),
+  check_cuda(launch_decode(call.recv, at(codes.data(), first, wide), kept, call.dtype, reduce, vendor(stream)),
              "cudaLaunchKernelEx (decode)");
 }
 
-void Communicators::all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_reduce_op reduce, concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_all_reduce(send, recv, count, dtype, reduce);
-  if (communicator.size() == 1) return copy_to_self(communicator, send, recv, count, dtype, stream);
-  if (count == 0) return communicator.check();
-  const ncclRedOp_t op = nccl_reduction(dtype, reduce);
-  const auto run = [&](const void* from, void* to, ncclDataType_t type) {
-    communicator.enqueue("ncclAllReduce", stream, [&](ncclComm_t nccl) {
-      return nccl_.ncclAllReduce(from, to, static_cast<size_t>(count), type, op, nccl, vendor(stream));
-    });
-  };
-  if (!is_staged(dtype, reduce)) return run(send, recv, nccl_dtype(dtype));
-  reduce_staged(communicator, send, count, recv, 0, count, dtype, reduce, stream,
-                [&](void* codes, ncclDataType_t type) { run(codes, codes, type); });
+void Communicators::run(Communicator& comm, const sdk::AllReduce& call, concord_stream stream) {
+  if (complete_locally(comm, call, stream)) return;
+  const ncclRedOp_t op = nccl_reduction(call.dtype, call.reduce);
+  queue_reduction(comm, call, call.reduce, call.count, 0, call.count, stream,
+                  [&](const void* send, void* recv, ncclDataType_t type) {
+                    comm.enqueue("ncclAllReduce", stream, [&](ncclComm_t nccl) {
+                      return nccl_.ncclAllReduce(send, recv, static_cast<size_t>(call.count), type, op, nccl,
+                                                 vendor(stream));
+                    });
+                  });
 }
 
-void Communicators::reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                           concord_reduce_op reduce, int32_t root, concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_reduce(send, recv, count, dtype, reduce, root, communicator.rank(), communicator.size());
-  if (communicator.size() == 1) return copy_to_self(communicator, send, recv, count, dtype, stream);
-  if (count == 0) return communicator.check();
-  const ncclRedOp_t op = nccl_reduction(dtype, reduce);
-  const auto run = [&](const void* from, void* to, ncclDataType_t type) {
-    communicator.enqueue("ncclReduce", stream, [&](ncclComm_t nccl) {
-      return nccl_.ncclReduce(from, to, static_cast<size_t>(count), type, op, root, nccl, vendor(stream));
-    });
-  };
-  if (!is_staged(dtype, reduce)) return run(send, recv, nccl_dtype(dtype));
-  reduce_staged(communicator, send, count, recv, 0, communicator.rank() == root ? count : 0, dtype, reduce, stream,
-                [&](void* codes, ncclDataType_t type) { run(codes, codes, type); });
+void Communicators::run(Communicator& comm, const sdk::Reduce& call, concord_stream stream) {
+  if (complete_locally(comm, call, stream)) return;
+  const ncclRedOp_t op = nccl_reduction(call.dtype, call.reduce);
+  queue_reduction(comm, call, call.reduce, call.count, 0, comm.rank() == call.root ? call.count : 0, stream,
+                  [&](const void* send, void* recv, ncclDataType_t type) {
+                    comm.enqueue("ncclReduce", stream, [&](ncclComm_t nccl) {
+                      return nccl_.ncclReduce(send, recv, static_cast<size_t>(call.count), type, op, call.root, nccl,
+                                              vendor(stream));
+                    });
+                  });
 }
 
-void Communicators::reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                                   concord_reduce_op reduce, concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_reduce_scatter(send, recv, count, dtype, reduce, communicator.rank(), communicator.size());
-  if (communicator.size() == 1) return copy_to_self(communicator, send, recv, count, dtype, stream);
-  if (count == 0) return communicator.check();
-  const ncclRedOp_t op = nccl_reduction(dtype, reduce);
-  const auto run = [&](const void* from, void* to, ncclDataType_t type) {
-    communicator.enqueue("ncclReduceScatter", stream, [&](ncclComm_t nccl) {
-      return nccl_.ncclReduceScatter(from, to, static_cast<size_t>(count), type, op, nccl, vendor(stream));
-    });
-  };
-  if (!is_staged(dtype, reduce)) return run(send, recv, nccl_dtype(dtype));
-  const int64_t first = communicator.rank() * count;
-  reduce_staged(communicator, send, communicator.size() * count, recv, first, count, dtype, reduce, stream,
-                [&](void* codes, ncclDataType_t type) { run(codes, at(codes, first, staged_dtype(dtype)), type); });
+void Communicators::run(Communicator& comm, const sdk::ReduceScatter& call, concord_stream stream) {
+  if (complete_locally(comm, call, stream)) return;
+  const ncclRedOp_t op = nccl_reduction(call.dtype, call.reduce);
+  queue_reduction(comm, call, call.reduce, comm.size() * call.count, comm.rank() * call.count, call.count, stream,
+                  [&](const void* send, void* recv, ncclDataType_t type) {
+                    comm.enqueue("ncclReduceScatter", stream, [&](ncclComm_t nccl) {
+                      return nccl_.ncclReduceScatter(send, recv, static_cast<size_t>(call.count), type, op, nccl,
+                                                     vendor(stream));
+                    });
+                  });
 }
 
-void Communicators::barrier(concord_comm comm, concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  if (communicator.size() == 1) return communicator.check();
-  void* word = barrier_word(communicator.device());
-  communicator.enqueue("ncclAllReduce (barrier)", stream, [&](ncclComm_t nccl) {
+void Communicators::run(Communicator& comm, const sdk::Barrier&, concord_stream stream) {
+  if (comm.size() == 1) return comm.check();
+  void* word = barrier_word(comm.device());
+  comm.enqueue("ncclAllReduce (barrier)", stream, [&](ncclComm_t nccl) {
     return nccl_.ncclAllReduce(word, word, 1, ncclInt32, ncclMax, nccl, vendor(stream));
   });
 }
 
 // ------------------------------------------------------------------------------------------------------ data movement
 
-void Communicators::broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                              int32_t root, concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_broadcast(send, recv, count, dtype, root, communicator.rank(), communicator.size());
-  if (communicator.size() == 1) return copy_to_self(communicator, send, recv, count, dtype, stream);
-  if (count == 0) return communicator.check();
-  communicator.enqueue("ncclBroadcast", stream, [&](ncclComm_t nccl) {
-    return nccl_.ncclBroadcast(send, recv, bytes_of(count, dtype), ncclInt8, root, nccl, vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::Broadcast& call, concord_stream stream) {
+  if (complete_locally(comm, call, stream)) return;
+  comm.enqueue("ncclBroadcast", stream, [&](ncclComm_t nccl) {
+    return nccl_.ncclBroadcast(call.send, call.recv, bytes_of(call.count, call.dtype), ncclInt8, call.root, nccl,
+                               vendor(stream));
   });
 }
 
-void Communicators::all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_all_gather(send, recv, count, dtype, communicator.rank(), communicator.size());
-  if (communicator.size() == 1) return copy_to_self(communicator, send, recv, count, dtype, stream);
-  if (count == 0) return communicator.check();
-  communicator.enqueue("ncclAllGather", stream, [&](ncclComm_t nccl) {
-    return nccl_.ncclAllGather(send, recv, bytes_of(count, dtype), ncclInt8, nccl, vendor(stream));
+void Communicators::run(Communicator& comm, const sdk::AllGather& call, concord_stream stream) {
+  if (complete_locally(comm, call, stream)) return;
+  comm.enqueue("ncclAllGather", stream, [&](ncclComm_t nccl) {
+    return nccl_.ncclAllGather(call.send, call.recv, bytes_of(call.count, call.dtype), ncclInt8, nccl, vendor(stream));
   });
 }
 
-void Communicators::all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                               concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_all_to_all(send, recv, count, dtype, communicator.size());
-  if (count == 0) return communicator.check();
-  communicator.enqueue("ncclGroupEnd (all_to_all)", stream, [&](ncclComm_t nccl) {
+void Communicators::run(Communicator& comm, const sdk::AllToAll& call, concord_stream stream) {
+  if (call.count == 0) return comm.check();
+  comm.enqueue("ncclGroupEnd (all_to_all)", stream, [&](ncclComm_t nccl) {
     Group group(nccl_, nccl, stream);
-    for (int32_t peer = 0; peer < communicator.size(); ++peer) {
-      group.send(at(send, peer * count, dtype), bytes_of(count, dtype), peer);
-      group.receive(at(recv, peer * count, dtype), bytes_of(count, dtype), peer);
+    const size_t bytes = bytes_of(call.count, call.dtype);
+    for (int32_t peer = 0; peer < comm.size(); ++peer) {
+      group.send(at(call.send, peer * call.count, call.dtype), bytes, peer);
+      group.receive(at(call.recv, peer * call.count, call.dtype), bytes, peer);
     }
     return group.close();
   });
 }
 
-void Communicators::all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts,
-                                 const int64_t* send_offsets, void* recv, const int64_t* recv_counts,
-                                 const int64_t* recv_offsets, concord_dtype dtype, concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_all_to_all_v(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype, communicator.size());
-  communicator.enqueue("ncclGroupEnd (all_to_all_v)", stream, [&](ncclComm_t nccl) {
+void Communicators::run(Communicator& comm, const sdk::AllToAllV& call, concord_stream stream) {
+  comm.enqueue("ncclGroupEnd (all_to_all_v)", stream, [&](ncclComm_t nccl) {
     Group group(nccl_, nccl, stream);
-    for (int32_t peer = 0; peer < communicator.size(); ++peer) {
-      group.send(at(send, send_offsets[peer], dtype), bytes_of(send_counts[peer], dtype), peer);
-      group.receive(at(recv, recv_offsets[peer], dtype), bytes_of(recv_counts[peer], dtype), peer);
+    for (int32_t peer = 0; peer < comm.size(); ++peer) {
+      group.send(at(call.send, call.send_offsets[peer], call.dtype), bytes_of(call.send_counts[peer], call.dtype), peer);
+      group.receive(at(call.recv, call.recv_offsets[peer], call.dtype), bytes_of(call.recv_counts[peer], call.dtype),
+                    peer);
     }
     return group.close();
   });
 }
 
-void Communicators::batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream) {
-  Communicator& communicator = checked(comm);
-  sdk::check_batch_p2p(items, count, communicator.rank(), communicator.size());
-  communicator.enqueue("ncclGroupEnd (batch_p2p)", stream, [&](ncclComm_t nccl) {
+void Communicators::run(Communicator& comm, const sdk::BatchP2p& call, concord_stream stream) {
+  comm.enqueue("ncclGroupEnd (batch_p2p)", stream, [&](ncclComm_t nccl) {
     Group group(nccl_, nccl, stream);
-    for (int64_t i = 0; i < count; ++i) {
-      const concord_p2p_item& item = items[i];
+    for (const concord_p2p_item& item : call.items) {
       const size_t bytes = bytes_of(item.count, item.dtype);
       if (item.kind == CONCORD_P2P_SEND) group.send(item.buffer, bytes, item.peer);
       if (item.kind == CONCORD_P2P_RECV) group.receive(item.buffer, bytes, item.peer);

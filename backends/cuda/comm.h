@@ -11,6 +11,7 @@
 #pragma once
 
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "backends/cuda/guard.h"
@@ -18,42 +19,32 @@
 #include "backends/cuda/memory.h"
 #include "backends/cuda/nccl.h"
 #include "platform/base/thread_safety.hpp"
+#include "platform/sdk/communicators.hpp"
 
 namespace concord::cuda {
 
-class Communicators {
+class Communicators : public sdk::CommTable<Communicators> {
  public:
+  static constexpr int64_t kUniqueIdBytes = NCCL_UNIQUE_ID_BYTES;
+
   Communicators(Devices& devices, Memory& memory, const Nccl& nccl);
 
-  int64_t unique_id_size();
-  void unique_id_create(void* out_id, int64_t bytes);
-  concord_comm init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
-                    const concord_comm_config* config);
-  concord_comm split(concord_comm parent, const int32_t* ranks, int32_t count, const concord_comm_config* config);
+  void create_id(void* out_id);
+  concord_comm join(int32_t device, int32_t world, int32_t rank, const void* id, const sdk::CommConfig& config);
+  concord_comm split_off(Communicator& parent, std::span<const int32_t> ranks, const sdk::CommConfig& config);
   void destroy(concord_comm comm);
-  void abort(concord_comm comm);
-  concord_status async_error(concord_comm comm);
-  int32_t rank(concord_comm comm);
-  int32_t size(concord_comm comm);
-  int32_t supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce);
+  Communicator& find(concord_comm comm, concord_stream stream = nullptr);
+  bool can_reduce(concord_dtype dtype, concord_reduce_op reduce);
 
-  void all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_reduce_op reduce, concord_stream stream);
-  void reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-              concord_reduce_op reduce, int32_t root, concord_stream stream);
-  void broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype, int32_t root,
-                 concord_stream stream);
-  void all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_stream stream);
-  void reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                      concord_reduce_op reduce, concord_stream stream);
-  void all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_stream stream);
-  void all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts, const int64_t* send_offsets,
-                    void* recv, const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype,
-                    concord_stream stream);
-  void barrier(concord_comm comm, concord_stream stream);
-  void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllReduce& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::Reduce& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::ReduceScatter& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::Broadcast& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllGather& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllToAll& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::AllToAllV& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::Barrier& call, concord_stream stream);
+  void run(Communicator& comm, const sdk::BatchP2p& call, concord_stream stream);
 
   // For the other tables. |stream| was synchronized: throws the failure of a communicator that was used on it.
   void report(concord_stream stream);
@@ -68,16 +59,14 @@ class Communicators {
   concord_comm adopt(std::unique_ptr<Communicator> communicator);
   // The word that barriers on |device| reduce. One for all of them: what is in it does not matter.
   void* barrier_word(int32_t device);
-  // What any collective is on a communicator of one rank. Not through NCCL, whose calls lose 176 bytes each there
-  // (2.28).
-  void copy_to_self(Communicator& communicator, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                    concord_stream stream);
-  // Reduces by way of another type: |operate|(staged, its NCCL type) queues the reduction in place of |send_count|
-  // codes; |kept| of them, from |first| on, are the result.
+  // Completes a collective of one rank, which is a copy, or of no elements; returns whether it did. Does not use NCCL,
+  // whose calls leak 176 bytes each on one rank (2.28).
+  bool complete_locally(Communicator& comm, const sdk::Transfer& call, concord_stream stream);
+  // Queues a reduction, by way of another type if NCCL lacks it: |operate|(send, recv, type) queues NCCL's reduction of
+  // |send_count| elements, in place if staged; |kept| of them, starting at |first|, are the result.
   template <class Operate>
-  void reduce_staged(Communicator& communicator, const void* send, int64_t send_count, void* recv, int64_t first,
-                     int64_t kept, concord_dtype dtype, concord_reduce_op reduce, concord_stream stream,
-                     Operate&& operate);
+  void queue_reduction(Communicator& comm, const sdk::Transfer& call, concord_reduce_op reduce, int64_t send_count,
+                       int64_t first, int64_t kept, concord_stream stream, Operate&& operate);
 
   Devices& devices_;
   Memory& memory_;

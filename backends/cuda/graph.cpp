@@ -5,15 +5,6 @@
 
 namespace concord::cuda {
 
-concord_graph_table graph_table(Graphs* graphs) {
-  auto table = sdk::new_table<concord_graph_table>(graphs);
-  table.begin_capture = &sdk::Slot<&Graphs::begin_capture>::call;
-  table.end_capture = &sdk::Slot<&Graphs::end_capture>::call;
-  table.launch = &sdk::Slot<&Graphs::launch>::call;
-  table.destroy = &sdk::Slot<&Graphs::destroy>::call;
-  return table;
-}
-
 void Graphs::begin_capture(concord_stream stream) {
   sdk::check_not_null(stream, "stream");
   // Thread-local: what other threads do (the guard, a data loader that allocates) neither fails nor ends the capture.

@@ -20,6 +20,4 @@ class Graphs {
   Handles<concord_graph> live_{"graph"};
 };
 
-concord_graph_table graph_table(Graphs* graphs);
-
 }  // namespace concord::cuda

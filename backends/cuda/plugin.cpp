@@ -34,16 +34,13 @@ namespace {
 constexpr const char* kTorchLibrary = "libtorch_cuda.so";
 constexpr const char* kOperators = "libconcordtorch_cuda_ops.so";
 
-// The kernels of torch/ are there only if the build had libtorch; without them the references run.
+// The kernels of torch/ exist only if the build had libtorch; without them the references run.
 std::vector<const char*> torch_libraries() {
-  std::vector<const char*> names = {kTorchLibrary};
   Dl_info self{};
-  if (dladdr(reinterpret_cast<const void*>(&torch_libraries), &self) != 0 &&
-      std::filesystem::exists(std::filesystem::path(self.dli_fname).replace_filename(kOperators))) {
-    names.push_back(kOperators);
-  }
-  names.push_back(nullptr);
-  return names;
+  const bool has_operators =
+      dladdr(reinterpret_cast<const void*>(&torch_libraries), &self) != 0 &&
+      std::filesystem::exists(std::filesystem::path(self.dli_fname).replace_filename(kOperators));
+  return has_operators ? std::vector{kTorchLibrary, kOperators} : std::vector{kTorchLibrary};
 }
 
 // NCCL before 2.30 refuses two ranks on one device, unless it considers them ranks of different hosts. With
@@ -102,60 +99,39 @@ std::vector<concord_capability> capabilities(const Devices& devices) {
   };
 }
 
-class CudaPlugin : public sdk::Plugin {
- public:
-  CudaPlugin() {
-    add(core());
-    add(sdk::device_table(&devices_));
-    add(sdk::memory_table(&memory_));
-    add(sdk::stream_table(&streams_));
-    add(sdk::event_table(&events_));
-    add(sdk::comm_table(&communicators_));
-    add(sdk::rng_table(&rng_));
-    add(CONCORD_GRAPH_TABLE, graph_table(&graphs_));
-    add(CONCORD_PROFILER_TABLE, profiler_table(&profiler_));
+struct Cuda {
+  Devices devices;  // first: without a device there is no reason to look for NCCL
+  const Nccl nccl = load_nccl();
+  Memory memory{devices};
+  Communicators communicators{devices, memory, nccl};
+  Streams streams{devices, communicators};
+  Events events{devices};
+  Rng rng{devices};
+  Graphs graphs{communicators};
+  Profiler profiler;
 #if defined(CONCORD_CUDA_WITH_CUPTI)
-    add(CONCORD_ACTIVITY_TABLE, activity_table(&activities_));
+  Activities activities;
 #endif
-    sdk::log(CONCORD_LOG_DEBUG,
-             sdk::text("cuda: NCCL %s from %s", version_text(nccl_.version).c_str(), nccl_.path.c_str()));
-  }
 
- private:
-  concord_core_table core() {
-    auto table = sdk::new_table<concord_core_table>(this);
-    table.name = "cuda";
-    table.version = version_.c_str();
-    table.vendor = "NVIDIA";
-    table.label = CONCORD_CUDA_LABEL;
-    table.priority = 100;
-    table.capabilities = capabilities_.data();
-    table.capability_count = static_cast<int64_t>(capabilities_.size());
-    table.torch_device_type = "cuda";
-    table.torch_libraries = torch_libraries_.data();
-    table.visible_devices_variable = "CUDA_VISIBLE_DEVICES";
-    return table;
+  sdk::Description describe() const {
+    const std::string version = version_text(nccl.version);
+    sdk::log(CONCORD_LOG_DEBUG, sdk::text("cuda: NCCL %s from %s", version.c_str(), nccl.path.c_str()));
+    return {
+        .name = "cuda",
+        .vendor = "NVIDIA",
+        .version = sdk::text("0.1.0 (CUDA %d.%d, NCCL %s)", CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100,
+                             version.c_str()),
+        .label = CONCORD_CUDA_LABEL,
+        .priority = 100,
+        .capabilities = capabilities(devices),
+        .torch_device_type = "cuda",
+        .torch_libraries = torch_libraries(),
+        .visible_devices_variable = "CUDA_VISIBLE_DEVICES",
+    };
   }
-
-  Devices devices_;  // first: without a device there is no reason to look for NCCL
-  const Nccl nccl_ = load_nccl();
-  const std::string version_ = sdk::text("0.1.0 (CUDA %d.%d, NCCL %s)", CUDART_VERSION / 1000,
-                                         CUDART_VERSION / 10 % 100, version_text(nccl_.version).c_str());
-  const std::vector<concord_capability> capabilities_ = cuda::capabilities(devices_);
-  const std::vector<const char*> torch_libraries_ = torch_libraries();
-  Memory memory_{devices_};
-  Communicators communicators_{devices_, memory_, nccl_};
-  Streams streams_{devices_, communicators_};
-  Events events_{devices_};
-  Rng rng_{devices_};
-  Graphs graphs_{communicators_};
-  Profiler profiler_;
-#if defined(CONCORD_CUDA_WITH_CUPTI)
-  Activities activities_;
-#endif
 };
 
 }  // namespace
 }  // namespace concord::cuda
 
-CONCORD_PLUGIN(concord::cuda::CudaPlugin)
+CONCORD_PLUGIN(concord::cuda::Cuda)

@@ -14,16 +14,6 @@ thread_local int64_t open_ranges = 0;
 
 }  // namespace
 
-concord_profiler_table profiler_table(Profiler* profiler) {
-  auto table = sdk::new_table<concord_profiler_table>(profiler);
-  table.range_push = &sdk::Slot<&Profiler::range_push>::call;
-  table.range_pop = &sdk::Slot<&Profiler::range_pop>::call;
-  table.mark = &sdk::Slot<&Profiler::mark>::call;
-  table.start = &sdk::Slot<&Profiler::start>::call;
-  table.stop = &sdk::Slot<&Profiler::stop>::call;
-  return table;
-}
-
 void Profiler::range_push(const char* name) {
   sdk::check_not_null(name, "name");
   nvtxRangePushA(name);

@@ -14,6 +14,4 @@ class Profiler {
   void stop();
 };
 
-concord_profiler_table profiler_table(Profiler* profiler);
-
 }  // namespace concord::cuda

@@ -32,12 +32,6 @@ class NotingStreams : public sample::Streams {
     if (fail_destroy) sdk::fail(CONCORD_STATUS_INTERNAL, "it clings to life");
     sample::Streams::destroy(stream);
   }
-  void synchronize(concord_stream stream) { sample::Streams::synchronize(stream); }
-  int32_t query(concord_stream stream) { return sample::Streams::query(stream); }
-  void wait_event(concord_stream stream, concord_event event) { sample::Streams::wait_event(stream, event); }
-  void priority_range(int32_t device, int32_t* least, int32_t* greatest) {
-    sample::Streams::priority_range(device, least, greatest);
-  }
   bool fail_destroy = false;
 };
 
@@ -77,11 +71,7 @@ class Face : public testing::Test {
     plugin_.name = "noting";
     plugin_.tables = sample::tables_of(sample_);
     plugin_.tables.stream = sdk::stream_table(&streams_);
-    plugin_.tables.memory.self = &memory_;
-    plugin_.tables.memory.allocate = &sdk::Slot<&NotingMemory::allocate>::call;
-    plugin_.tables.memory.release = &sdk::Slot<&NotingMemory::release>::call;
-    plugin_.tables.memory.allocate_on_stream = &sdk::Slot<&NotingMemory::allocate_on_stream>::call;
-    plugin_.tables.memory.release_on_stream = &sdk::Slot<&NotingMemory::release_on_stream>::call;
+    plugin_.tables.memory = sdk::memory_table(&memory_);
     plugin_.tables.rng = sdk::rng_table(&rng_);
     calls().clear();
   }

@@ -2,34 +2,17 @@
 // which calls the table below. Written once for all slots.
 #pragma once
 
-#include <exception>
-#include <new>
-
 #include "platform/loader/host.h"
 #include "platform/loader/slots.h"
-#include "platform/sdk/plugin.hpp"
+#include "platform/sdk/failure.hpp"
 
 namespace concord::layers {
 
-// Runs |body|; what it throws becomes a status and a message. Layers check arguments with platform/sdk/checks.hpp,
-// which throws sdk::Failure.
+// Runs |body| and converts whatever it throws into a status and a message. Layers check arguments with
+// platform/sdk/checks.hpp, which throws sdk::Failure.
 template <class Body>
 concord_status fence(Body&& body) noexcept {
-  try {
-    return body();
-  } catch (const sdk::Failure& failure) {
-    loader::set_error_detail(failure.what());
-    return failure.status();
-  } catch (const std::bad_alloc&) {
-    loader::set_error_detail("the host is out of memory");
-    return CONCORD_STATUS_OUT_OF_MEMORY;
-  } catch (const std::exception& error) {
-    loader::set_error_detail(error.what());
-    return CONCORD_STATUS_INTERNAL;
-  } catch (...) {
-    loader::set_error_detail("a layer threw something that is not an std::exception");
-    return CONCORD_STATUS_INTERNAL;
-  }
+  return sdk::fence(body, [](const char* message) noexcept { loader::set_error_detail(message); });
 }
 
 // A layer has:

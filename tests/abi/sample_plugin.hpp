@@ -155,40 +155,32 @@ struct Options {
   int32_t devices = 1;  // negative: no driver
 };
 
-class Plugin : public sdk::Plugin {
- public:
-  explicit Plugin(const Options& options = {}) : devices_(options.devices) {
-    static const concord_capability kCapabilities[] = {
-        {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, nullptr},
-        {CONCORD_CAP_STREAM_NULL, 1, nullptr},
-        {CONCORD_CAP_EVENT_TIMING, 1, nullptr},
-        {CONCORD_CAP_COMM_SPLIT, 0, "a sample has one rank"},
-    };
-    core_.name = options.name;
-    core_.version = "0.1 (sample)";
-    core_.vendor = "any";
-    core_.label = options.name;
-    core_.priority = options.priority;
-    core_.capabilities = kCapabilities;
-    core_.capability_count = std::size(kCapabilities);
-    core_.torch_device_type = "cpu";
-    add(core_);
-    add(sdk::device_table(&devices_));
-    add(sdk::memory_table(&memory_));
-    add(sdk::stream_table(&streams_));
-    add(sdk::event_table(&events_));
-    add(sdk::comm_table(&comms_));
-    add(sdk::rng_table(&rng_));
-  }
+struct Backend {
+  Options options;
+  Devices devices{options.devices};
+  MemoryTable memory{};
+  Streams streams{};
+  Events events{};
+  Comms communicators{};
+  Rng rng{};
 
- protected:
-  concord_core_table core_ = sdk::new_table<concord_core_table>(nullptr);
-  Devices devices_;
-  MemoryTable memory_;
-  Streams streams_;
-  Events events_;
-  Comms comms_;
-  Rng rng_;
+  sdk::Description describe() const {
+    return {
+        .name = options.name,
+        .vendor = "any",
+        .version = "0.1 (sample)",
+        .priority = options.priority,
+        .capabilities = {{CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, nullptr},
+                         {CONCORD_CAP_STREAM_NULL, 1, nullptr},
+                         {CONCORD_CAP_EVENT_TIMING, 1, nullptr},
+                         {CONCORD_CAP_COMM_SPLIT, 0, "a sample has one rank"}},
+    };
+  }
+};
+
+class Plugin : public sdk::StandardPlugin<Backend> {
+ public:
+  explicit Plugin(const Options& options = {}) : sdk::StandardPlugin<Backend>(options) {}
 };
 
 }  // namespace concord::sample

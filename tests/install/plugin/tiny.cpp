@@ -1,5 +1,5 @@
-// A complete plugin in one file: one device that is the host's memory, inline streams, communicators of one rank. It
-// passes the conformance kit; platform/sdk/checks.hpp has the argument checks.
+// A whole plugin in one file: one device that is the host's memory, streams that run inline, communicators of one rank.
+// It passes the conformance kit, with the argument checks of platform/sdk/checks.hpp.
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "platform/sdk/checks.hpp"
+#include "platform/sdk/communicators.hpp"
 #include "platform/sdk/philox_fill.hpp"
 #include "platform/sdk/plugin.hpp"
 
@@ -42,7 +43,7 @@ class Devices {
   void synchronize(int32_t device) { expect_device(device); }
 };
 
-// Records every block, so that an invalid pointer is rejected.
+// Keeps a record of every block, so that a pointer that is not one is refused.
 class Memory {
  public:
   void* allocate(int32_t device, int64_t bytes) {
@@ -127,8 +128,8 @@ class Memory {
   int64_t used_ = 0;
 };
 
-// All work is done before its call returns, so streams and events only store whether timing was requested, which tiny
-// does not support.
+// All work is done before its call returns, so streams and events have nothing to remember but whether a time was asked
+// for, which tiny does not have.
 class Streams {
  public:
   concord_stream create(int32_t device, int32_t) {
@@ -163,96 +164,56 @@ class Events {
   void synchronize(concord_event event) { sdk::check_not_null(event, "event"); }
 };
 
+struct OnlyRank {
+  int32_t rank() const { return 0; }
+  int32_t size() const { return 1; }
+  concord_status error(std::string*) const { return CONCORD_STATUS_OK; }
+};
+
 // One rank: every collective is a copy, and every reduction of one value is that value.
-class Comm {
+class Communicators : public sdk::CommTable<Communicators> {
  public:
-  int64_t unique_id_size() { return kIdBytes; }
-  void unique_id_create(void* out_id, int64_t bytes) {
-    sdk::check_unique_id(out_id, bytes, kIdBytes);
-    if (getrandom(out_id, kIdBytes, 0) != kIdBytes) sdk::fail(CONCORD_STATUS_INTERNAL, "getrandom gives no bytes");
+  static constexpr int64_t kUniqueIdBytes = 16;
+
+  void create_id(void* out_id) {
+    if (getrandom(out_id, kUniqueIdBytes, 0) != kUniqueIdBytes) {
+      sdk::fail(CONCORD_STATUS_INTERNAL, "getrandom returned too few bytes");
+    }
   }
-  concord_comm init(int32_t device, int32_t world, int32_t rank, const void* id, int64_t id_bytes,
-                    const concord_comm_config* config) {
+  concord_comm join(int32_t device, int32_t world, int32_t rank, const void*, const sdk::CommConfig&) {
     expect_device(device);
-    sdk::check_init(world, rank, id, id_bytes, kIdBytes);
-    sdk::read_comm_config(config);
     if (world != 1) {
       sdk::fail(CONCORD_STATUS_UNIMPLEMENTED, sdk::text("rank %d of %d; a tiny communicator has 1 rank", rank, world));
     }
-    return reinterpret_cast<concord_comm>(this);
+    return reinterpret_cast<concord_comm>(&rank_);
   }
-  void destroy(concord_comm comm) { expect(comm); }
-  concord_status async_error(concord_comm comm) {
-    expect(comm);
-    return CONCORD_STATUS_OK;
+  void destroy(concord_comm comm) { find(comm); }
+  OnlyRank& find(concord_comm comm, concord_stream = nullptr) {
+    sdk::check_not_null(comm, "comm");
+    return rank_;
   }
-  int32_t rank(concord_comm comm) {
-    expect(comm);
-    return 0;
-  }
-  int32_t size(concord_comm comm) {
-    expect(comm);
-    return 1;
-  }
-  int32_t supports(concord_comm_op operation, concord_dtype dtype, concord_reduce_op reduce) {
-    sdk::check_comm_op(operation);
+  bool can_reduce(concord_dtype dtype, concord_reduce_op reduce) {
     return dtype != CONCORD_DTYPE_BOOL || reduce != CONCORD_REDUCE_AVG;
   }
-  void all_reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                  concord_reduce_op reduce, concord_stream) {
-    expect(comm);
-    sdk::check_all_reduce(send, recv, count, dtype, reduce);
-    copy_bytes(recv, send, sdk::element_bytes(count, dtype));
+
+  void run(OnlyRank&, const sdk::Transfer& call, concord_stream) {
+    copy_bytes(call.recv, call.send, sdk::element_bytes(call.count, call.dtype));
   }
-  void reduce(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-              concord_reduce_op reduce, int32_t root, concord_stream) {
-    expect(comm);
-    sdk::check_reduce(send, recv, count, dtype, reduce, root, 0, 1);
-    copy_bytes(recv, send, sdk::element_bytes(count, dtype));
-  }
-  void broadcast(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype, int32_t root,
-                 concord_stream) {
-    expect(comm);
-    sdk::check_broadcast(send, recv, count, dtype, root, 0, 1);
-    copy_bytes(recv, send, sdk::element_bytes(count, dtype));
-  }
-  void all_gather(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype, concord_stream) {
-    expect(comm);
-    sdk::check_all_gather(send, recv, count, dtype, 0, 1);
-    copy_bytes(recv, send, sdk::element_bytes(count, dtype));
-  }
-  void reduce_scatter(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype,
-                      concord_reduce_op reduce, concord_stream) {
-    expect(comm);
-    sdk::check_reduce_scatter(send, recv, count, dtype, reduce, 0, 1);
-    copy_bytes(recv, send, sdk::element_bytes(count, dtype));
-  }
-  void all_to_all(concord_comm comm, const void* send, void* recv, int64_t count, concord_dtype dtype, concord_stream) {
-    expect(comm);
-    sdk::check_all_to_all(send, recv, count, dtype, 1);
-    copy_bytes(recv, send, sdk::element_bytes(count, dtype));
-  }
-  void all_to_all_v(concord_comm comm, const void* send, const int64_t* send_counts, const int64_t* send_offsets,
-                    void* recv, const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype,
-                    concord_stream) {
-    expect(comm);
-    sdk::check_all_to_all_v(send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype, 1);
-    if (send_counts[0] != recv_counts[0]) {
-      sdk::invalid(sdk::text("%lld elements are sent and %lld received", static_cast<long long>(send_counts[0]),
-                             static_cast<long long>(recv_counts[0])));
+  void run(OnlyRank&, const sdk::AllToAllV& call, concord_stream) {
+    if (call.send_counts[0] != call.recv_counts[0]) {
+      sdk::invalid(sdk::text("%lld elements are sent and %lld received", static_cast<long long>(call.send_counts[0]),
+                             static_cast<long long>(call.recv_counts[0])));
     }
-    const int64_t size = sdk::dtype_size(dtype);
-    copy_bytes(static_cast<char*>(recv) + recv_offsets[0] * size,
-               static_cast<const char*>(send) + send_offsets[0] * size, send_counts[0] * size);
+    const int64_t size = sdk::dtype_size(call.dtype);
+    copy_bytes(static_cast<char*>(call.recv) + call.recv_offsets[0] * size,
+               static_cast<const char*>(call.send) + call.send_offsets[0] * size, call.send_counts[0] * size);
   }
-  void barrier(concord_comm comm, concord_stream) { expect(comm); }
-  // The n-th send to oneself matches the n-th receive.
-  void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream) {
-    expect(comm);
-    sdk::check_batch_p2p(items, count, 0, 1);
+  void run(OnlyRank&, const sdk::Barrier&, concord_stream) {}
+  // The n-th send to oneself meets the n-th receive.
+  void run(OnlyRank&, const sdk::BatchP2p& call, concord_stream) {
     std::vector<const concord_p2p_item*> sends, receives;
-    for (const concord_p2p_item* item = items; item != items + count; ++item) {
-      (item->kind == CONCORD_P2P_SEND ? sends : receives).push_back(item);
+    for (const concord_p2p_item& item : call.items) {
+      (item.kind == CONCORD_P2P_SEND ? sends : receives).push_back(&item);
     }
     for (size_t i = 0; i < sends.size(); ++i) {
       if (sends[i]->count != receives[i]->count || sends[i]->dtype != receives[i]->dtype) {
@@ -265,9 +226,7 @@ class Comm {
   }
 
  private:
-  static constexpr int64_t kIdBytes = 16;
-
-  static void expect(concord_comm comm) { sdk::check_not_null(comm, "comm"); }
+  OnlyRank rank_;
 };
 
 class Rng {
@@ -278,46 +237,31 @@ class Rng {
   }
 };
 
-constexpr concord_capability kCapabilities[] = {
-    {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, nullptr},
-    {CONCORD_CAP_STREAM_NULL, 1, nullptr},
-    {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 0, "streams run inline"},
-    {CONCORD_CAP_EVENT_TIMING, 0, "there is no clock"},
-    {CONCORD_CAP_COMM_DETERMINISTIC, 1, nullptr},
-    {CONCORD_CAP_COMM_SHARED_DEVICE, 0, "a communicator has one rank"},
-    {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
-};
+struct Tiny {
+  Devices devices;
+  Memory memory;
+  Streams streams;
+  Events events;
+  Communicators communicators;
+  Rng rng;
 
-class TinyPlugin : public sdk::Plugin {
- public:
-  TinyPlugin() {
-    auto core = sdk::new_table<concord_core_table>(this);
-    core.name = "tiny";
-    core.version = "1";
-    core.vendor = "an example";
-    core.label = "tiny";
-    core.priority = -1;  // only on explicit request
-    core.capabilities = kCapabilities;
-    core.capability_count = std::size(kCapabilities);
-    core.torch_device_type = "cpu";
-    add(core);
-    add(sdk::device_table(&devices_));
-    add(sdk::memory_table(&memory_));
-    add(sdk::stream_table(&streams_));
-    add(sdk::event_table(&events_));
-    add(sdk::comm_table(&comm_));
-    add(sdk::rng_table(&rng_));
+  sdk::Description describe() const {
+    return {
+        .name = "tiny",
+        .vendor = "an example",
+        .version = "1",
+        .priority = -1,  // only when asked for
+        .capabilities = {{CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, nullptr},
+                         {CONCORD_CAP_STREAM_NULL, 1, nullptr},
+                         {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 0, "streams run inline"},
+                         {CONCORD_CAP_EVENT_TIMING, 0, "there is no clock"},
+                         {CONCORD_CAP_COMM_DETERMINISTIC, 1, nullptr},
+                         {CONCORD_CAP_COMM_SHARED_DEVICE, 0, "a communicator has one rank"},
+                         {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr}},
+    };
   }
-
- private:
-  Devices devices_;
-  Memory memory_;
-  Streams streams_;
-  Events events_;
-  Comm comm_;
-  Rng rng_;
 };
 
 }  // namespace
 
-CONCORD_PLUGIN(TinyPlugin)
+CONCORD_PLUGIN(Tiny)
