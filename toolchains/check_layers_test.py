@@ -30,6 +30,8 @@ CLEAN = {
     "backends/cuda/stream.cpp": "#include <cuda_runtime.h>\n#include <nccl.h>\n",
     "backends/ascend/stream.cpp": '#include "acl/acl.h"\n',
     "backends/ascend/sim/opapi/matmul.cpp": "#include <ATen/ops/mm.h>\n",
+    "backends/cpu/queue.h": "",
+    "backends/ascend/sim/runtime/queue.h": '#include "backends/cpu/queue.h"\n',
     "backends/ascend/torch/ops/attention.cpp": "#include <torch/library.h>\n",
     "backends/cuda/torch/ops/attention.cpp": "#include <torch/library.h>\n",
     "backends/cpu/comm_test.cpp": '#include "tests/processes/spawn.h"\n#include "platform/cpp/platform.hpp"\n',
@@ -113,6 +115,7 @@ class CheckLayers(unittest.TestCase):
         code, printed = self.run_on(files={"backends/cpu/device.h": "", "backends/cuda/x.cpp": include})
         self.assertEqual(code, 1, printed)
         self.assertIn("backends/cuda may include platform/abi, platform/sdk, backends/shm", printed)
+        self.expect_refused("backends/ascend/x.cpp", '"backends/cpu/queue.h"', "backends/ascend may include")
 
     def test_core_may_not_include_backends_trainer_or_sdk(self):
         self.expect_refused("core/base/x.cpp", '"backends/shm/engine.h"', "core/base may include")

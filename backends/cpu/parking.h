@@ -10,8 +10,10 @@
 
 namespace concord::cpu {
 
-// Spins a moment and then gives the core away between looks, so that threads which outnumber the cores do not burn each
-// other's time. True as soon as |ready|() is; false when some 20 us have passed.
+inline constexpr auto kNever = std::chrono::steady_clock::time_point::max();
+
+// Spins for a moment and then yields the core between checks, so that threads which outnumber the cores do not waste each
+// other's time. Returns true as soon as |ready|() does, false after about 20 us.
 template <class Ready>
 bool stay_awake_until(Ready&& ready) {
   for (int i = 0; i < 64; ++i) {
@@ -29,35 +31,35 @@ bool stay_awake_until(Ready&& ready) {
   return false;
 }
 
-// Threads: any. Who changes the condition does so by a sequentially consistent store, then calls notify_all; who waits
-// reads it by sequentially consistent loads within |ready|. In their common order either the store comes before the
-// sleeper's last look, or the sleeper is counted before notify_all looks for it: no wake-up is lost, and nothing pays
-// for one in vain.
+// Threads: any. A thread that changes the condition uses a sequentially consistent store, then calls notify_all; |ready|
+// reads it by sequentially consistent loads. In their total order either the store precedes the sleeper's last check, or
+// the sleeper is counted before notify_all looks for it: no wake-up is lost, and no system call is made without a sleeper.
 class Parking {
  public:
   template <class Ready>
   void wait(Ready&& ready) {
-    if (stay_awake_until(ready)) return;
-    std::unique_lock lock(mutex_);
-    sleepers_.fetch_add(1);
-    wake_.wait(lock, ready);
-    sleepers_.fetch_sub(1);
+    wait_until(kNever, ready);
   }
 
-  // False if |deadline| passed first.
+  // Returns false if |deadline| passed first; kNever: no limit.
   template <class Ready>
   bool wait_until(std::chrono::steady_clock::time_point deadline, Ready&& ready) {
     if (stay_awake_until(ready)) return true;
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
-    const bool done = wake_.wait_until(lock, deadline, ready);
+    bool done = true;
+    if (deadline == kNever) {
+      wake_.wait(lock, ready);  // without a clock: time_point::max overflows in some implementations of wait_until
+    } else {
+      done = wake_.wait_until(lock, deadline, ready);
+    }
     sleepers_.fetch_sub(1);
     return done;
   }
 
   void notify_all() {
     if (sleepers_.load() == 0) return;
-    // A sleeper that has looked but not yet begun to sleep holds the mutex: passing through it orders us after that.
+    // A sleeper that has checked but does not sleep yet holds the mutex: passing through it orders us after that.
     {
       const std::lock_guard lock(mutex_);
     }

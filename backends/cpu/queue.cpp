@@ -47,7 +47,7 @@ void Queue::start() {
   } catch (const std::system_error& error) {
     fail_system("starting the thread of a stream", error.code().value());
   }
-  pthread_setname_np(thread_.native_handle(), sdk::text("concord-cpu:%d", device_).c_str());
+  pthread_setname_np(thread_.native_handle(), sdk::text("%s:%d", name_, device_).c_str());
 }
 
 void Queue::run() {

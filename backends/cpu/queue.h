@@ -1,7 +1,8 @@
-// A stream's inside: a queue of tasks and the thread that runs them in their order.
+// The implementation of a stream: a queue of tasks and the thread that runs them in order.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,7 +13,7 @@
 #include "backends/cpu/parking.h"
 #include "backends/cpu/task.h"
 #include "platform/base/thread_safety.hpp"
-#include "platform/sdk/plugin.hpp"
+#include "platform/sdk/failure.hpp"
 
 namespace concord::cpu {
 
@@ -25,7 +26,8 @@ namespace concord::cpu {
 // Threads: any. Shared by its handle, by its thread and by the events that were recorded on it.
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  explicit Queue(int32_t device) : device_(device) {}
+  // |name| and |device| make the thread's name.
+  explicit Queue(int32_t device, const char* name = "concord-cpu") : device_(device), name_(name) {}
 
   int32_t device() const { return device_; }
 
@@ -35,6 +37,12 @@ class Queue : public std::enable_shared_from_this<Queue> {
   uint64_t pushed() const { return pushed_.load(); }
   bool reached(uint64_t ticket) const { return done_.load() >= ticket; }
   void wait(uint64_t ticket);
+  // Waits until |ready|(), which is evaluated after every task and every wake(). Returns false after |deadline|.
+  template <class Ready>
+  bool wait_until(std::chrono::steady_clock::time_point deadline, Ready&& ready) {
+    return progress_.wait_until(deadline, ready);
+  }
+  void wake() { progress_.notify_all(); }
 
   // The first failure of a task since it was last taken, if there is one.
   std::optional<sdk::Failure> take_failure();
@@ -51,6 +59,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void run_one(Task& task);
 
   const int32_t device_;
+  const char* const name_;
   std::atomic<uint64_t> pushed_{0};
   std::atomic<uint64_t> done_{0};
   std::atomic<bool> closing_{false};

@@ -1,7 +1,7 @@
 // How this backend reports errors of the system: the call, the error's number and its message.
 #pragma once
 
-#include "platform/sdk/plugin.hpp"
+#include "platform/sdk/failure.hpp"
 
 namespace concord::cpu {
 

@@ -12,7 +12,7 @@ int64_t now_in_nanoseconds() { return std::chrono::nanoseconds(Clock::now().time
 Clock::time_point deadline_after(std::chrono::milliseconds timeout) {
   if (timeout.count() > 0) return Clock::now() + timeout;
   const int64_t seconds = wait_timeout_seconds.load();
-  return seconds == 0 ? Clock::time_point::max() : Clock::now() + std::chrono::seconds(seconds);
+  return seconds == 0 ? cpu::kNever : Clock::now() + std::chrono::seconds(seconds);
 }
 
 [[noreturn]] void fail_late_wait() {

@@ -52,7 +52,7 @@ class Event {
   struct Flag {
     std::atomic<bool> set{false};
     std::atomic<int> waiting{0};
-    Parking changed;
+    cpu::Parking changed;
   };
   struct Mark {
     std::shared_ptr<Queue> queue;

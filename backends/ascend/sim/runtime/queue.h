@@ -1,11 +1,10 @@
-// A stream's inside: a queue of tasks and the thread that runs them in their order.
+// The queue of a simulated stream: backends/cpu's queue, with CANN's failure modes.
 //
-// The thread starts with the first task. Progress is counted: a ticket is the number of tasks pushed so far, and is
-// reached when that many have run or were dropped. A task that throws Error leaves it here. Where the stream stops on
-// failure, later tasks are dropped and every push and synchronization fails with the same error; else they run, and the
-// first error is reported once, by the next synchronization.
+// A task that throws Error leaves it here. If the stream stops on failure, later tasks are dropped and every push and
+// synchronization fails with the same error. Otherwise they run, and the next synchronization reports the first error,
+// once. Progress is counted in tickets (backends/cpu/queue.h); dropped tasks count as done.
 //
-// Threads: any. Shared by its stream, by its thread and by the events that were recorded on it.
+// Threads: any. Shared by its stream, by its tasks and by the events that were recorded on it.
 #pragma once
 
 #include <atomic>
@@ -14,81 +13,67 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <thread>
-#include <vector>
 
 #include "backends/ascend/sim/runtime/error.h"
 #include "backends/ascend/sim/runtime/faults.h"
-#include "backends/ascend/sim/runtime/parking.h"
+#include "backends/cpu/queue.h"
 #include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
 
+using Clock = std::chrono::steady_clock;
+
 struct Task {
   const char* name = "";
-  std::function<void()> run;   // more than once where it is captured
-  std::function<void()> stop;  // may be empty; called by another thread to end run() early
+  std::function<void()> run;   // a captured task runs more than once
+  std::function<void()> stop;  // ends run() early; called by another thread; may be empty
   WorkFault fault;
 };
 
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  explicit Queue(int32_t device) : device_(device) {}
+  explicit Queue(int32_t device) : tasks_(std::make_shared<cpu::Queue>(device, "sim-npu")) {}
 
-  int32_t device() const { return device_; }
-
-  // Returns the ticket of |task|. Throws the stream's failure if it has stopped on one.
+  // Returns the ticket of |task|. Throws the stream's failure if the stream has stopped on one.
   uint64_t push(Task task);
 
-  uint64_t pushed() const { return pushed_.load(); }
-  bool reached(uint64_t ticket) const { return done_.load() >= ticket; }
+  uint64_t pushed() const { return tasks_->pushed(); }
+  bool reached(uint64_t ticket) const { return tasks_->reached(ticket); }
 
   // Waits until |ticket| is reached. Throws the abort's code if the stream is aborted meanwhile, |timeout_code|
   // after |timeout_ms| (-1: no limit), and then the failure of a task.
   void synchronize(uint64_t ticket, int32_t timeout_ms, abi::aclError timeout_code);
 
-  // Waits for |ticket| on behalf of another queue's task: until it is reached or |given_up|; false after |deadline|.
+  // Waits, as a task of another queue, until |ticket| is reached or |given_up|. Returns false after |deadline|.
   bool wait_for(uint64_t ticket, const std::atomic<bool>& given_up, Clock::time_point deadline);
-  // Waits until all that was pushed so far has ended, whatever became of it.
-  void drain();
-  // Wakes those within wait_for, so that they look at |given_up|.
-  void wake() { progress_.notify_all(); }
+  // Waits until all tasks pushed so far have ended, failed or been dropped.
+  void drain() { tasks_->wait(pushed()); }
+  // Wakes threads that are in wait_for, so that they check |given_up|.
+  void wake() { tasks_->wake(); }
 
   void set_stop_on_failure(bool stop) { stop_on_failure_.store(stop); }
 
-  // Drops what waits, tells the running task to stop, ends all synchronizations with |code|. New tasks run again.
+  // Drops the waiting tasks, tells the running task to stop, ends all synchronizations with |code|. New tasks run again.
   void abort(abi::aclError code);
 
-  // No task may be pushed after it. What is queued runs to completion, for which this does not wait.
-  void close();
+  // No task may be pushed after it. Queued tasks run to completion, for which this does not wait.
+  void close() { tasks_->close(); }
 
  private:
-  void start();
-  void run();
-  bool take(std::vector<Task>& batch);
-  void run_one(Task& task);
+  void run(Task& task, uint64_t aborts);
   bool dropped(uint64_t aborts) const { return aborts != aborts_.load(); }
   void note_failure(uint64_t aborts, const Error& error);
   void throw_failure();
-  void count_done(uint64_t tasks);
 
-  const int32_t device_;
-  std::atomic<uint64_t> pushed_{0};
-  std::atomic<uint64_t> done_{0};
+  const std::shared_ptr<cpu::Queue> tasks_;
   std::atomic<uint64_t> aborts_{0};
-  std::atomic<abi::aclError> abort_code_{0};  // of the last one
-  std::atomic<bool> closing_{false};
+  std::atomic<abi::aclError> abort_code_{0};  // of the last abort
   std::atomic<bool> stop_on_failure_{false};
   std::atomic<bool> failed_{false};  // whether failure_ is set
-  Parking work_;                     // the thread waits here for tasks
-  Parking progress_;                 // others wait here for tickets
 
   std::mutex mutex_;  // guards all below
-  std::vector<Task> waiting_ CONCORD_GUARDED_BY(mutex_);
-  uint64_t batch_aborts_ = 0;  // aborts_ when the running batch was taken; the thread's own
   std::function<void()> stop_running_ CONCORD_GUARDED_BY(mutex_);
   std::optional<Error> failure_ CONCORD_GUARDED_BY(mutex_);
-  std::thread thread_;
 };
 
 }  // namespace concord::ascend::sim
