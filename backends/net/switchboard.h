@@ -1,0 +1,80 @@
+// The thread of a process that keeps ids and lines of communicators on several hosts. See control.h.
+#pragma once
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/net/line_state.h"
+#include "backends/net/room.h"
+
+namespace concord::net {
+
+// Keeps the ids of this process and listens to all its lines, on one thread. Threads: any.
+class Switchboard {
+ public:
+  // The one of this process; a child made by fork has its own.
+  static Switchboard& here();
+
+  void keep(const void* id);
+  void forget(const void* id) {
+    const std::lock_guard lock(mutex_);
+    rooms_.erase(std::string(static_cast<const char*>(id), kIdBytes));
+  }
+  void add(const std::shared_ptr<Line::State>& line) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(line);
+    start();
+  }
+  // Keeps |line| until all ranks have left it, or one is lost.
+  void add_parting(const std::shared_ptr<Line::State>& line);
+  // Afterwards nothing of the line is called any more.
+  void remove(const std::shared_ptr<Line::State>& line) {
+    const std::lock_guard lock(mutex_);
+    std::erase(lines_, line);
+  }
+
+ private:
+  struct Stranger {
+    SealedConnection connection;
+    std::chrono::steady_clock::time_point until;
+  };
+
+  Switchboard();
+  void start() CONCORD_REQUIRES(mutex_);
+  [[noreturn]] void run();
+  std::vector<pollfd> entries();
+  // Whether one more stranger is accepted. The oldest makes room once it has had time for its message, so a flood does
+  // not keep out a rank that sends it immediately.
+  bool has_room() CONCORD_REQUIRES(mutex_);
+  void listen_to_strangers() CONCORD_REQUIRES(mutex_);
+  void listen_to_guests() CONCORD_REQUIRES(mutex_);
+  void listen_to_lines() CONCORD_REQUIRES(mutex_);
+  // What is to be called for lines that all ranks have left; they are removed.
+  std::vector<std::function<void()>> close_parted() CONCORD_REQUIRES(mutex_);
+  static void wait_for_parting();
+
+  const pid_t owner_ = ::getpid();
+  const std::string token_ = job_token();
+  const UniqueFd wake_;
+  std::mutex mutex_;  // guards all below; held while messages are handled, which never waits
+  bool started_ CONCORD_GUARDED_BY(mutex_) = false;
+  UniqueFd listener_ CONCORD_GUARDED_BY(mutex_);
+  uint16_t port_ CONCORD_GUARDED_BY(mutex_) = 0;
+  std::map<std::string, Room> rooms_ CONCORD_GUARDED_BY(mutex_);
+  std::list<Stranger> strangers_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Line::State>> lines_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Line::State>> parting_ CONCORD_GUARDED_BY(mutex_);  // of lines_
+  std::atomic<size_t> unparted_{0};  // of parting_, and of those whose calls have not returned
+};
+
+}  // namespace concord::net

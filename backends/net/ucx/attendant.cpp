@@ -1,0 +1,49 @@
+#include "backends/net/ucx/attendant.h"
+
+#include <cstdlib>
+#include <thread>
+
+#include "backends/net/ucx/port.h"
+
+namespace concord::net {
+
+Attendant::Attendant() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  std::atexit(stop);
+  std::thread([this] { run(); }).detach();
+}
+
+uint64_t Attendant::add(UcxPort* port, int events) {
+  const std::lock_guard lock(mutex_);
+  epoll_event event{};
+  event.data.u64 = ++last_;
+  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, events, &event);
+  ports_[last_] = {port, false};
+  return last_;
+}
+
+// A port that the attendant drives at this moment is handed over when that has ended: it holds the mutex.
+void Attendant::hand_over(uint64_t number, int events, bool to_attendant) {
+  const std::lock_guard lock(mutex_);
+  ports_[number].ours = to_attendant;
+  watch(number, events, to_attendant);
+}
+
+void Attendant::remove(uint64_t number, int events) {
+  const std::lock_guard lock(mutex_);
+  ports_.erase(number);
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, events, nullptr);
+}
+
+void Attendant::run() {
+  while (true) {
+    epoll_event event{};
+    if (::epoll_wait(epoll_, &event, 1, -1) != 1) continue;
+    const std::lock_guard lock(mutex_);
+    const auto found = ports_.find(event.data.u64);
+    if (stopped_ || found == ports_.end() || !found->second.ours) continue;
+    found->second.port->drain();
+    watch(found->first, found->second.port->events(), true);
+  }
+}
+
+}  // namespace concord::net

@@ -1,0 +1,131 @@
+// Ports on UCX (ucp): active messages with a header, over TCP or whatever network UCX finds on the machine.
+//
+// One context for the process, one worker for a port: communicators share no state, and closing one disturbs no other.
+// An endpoint is made at the first send to a peer. A worker is destroyed only when all peers have left: UCX 1.13 loses
+// messages where one goes while a peer still connects to it (docs/reports/2026-11-17-hosts.md).
+//
+// A message goes in fragments, each an active message that is sent eagerly: a rank that has received all it waits for
+// may turn to something else, and no peer then waits for an answer of its. (UCX's rendezvous protocol has them.)
+// A fragment says which part it is of which message of its sender, so nothing depends on the order in which they come.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backends/net/source_filter.h"
+#include "backends/net/transport.h"
+
+namespace concord::net {
+
+// The header that travels with the data of a fragment.
+struct Envelope {
+  uint64_t key = 0;   // of the communicator
+  uint32_t rank = 0;  // of the sender
+  uint32_t lane = 0;
+  uint64_t number = 0;  // of the message, among those of this sender and lane
+  int64_t bytes = 0;    // of the whole message
+  int64_t offset = 0;   // of this fragment
+  Header header;
+};
+
+class UcxPort final : public Port {
+ public:
+  explicit UcxPort(const Opening& opening)
+      : rank_(opening.rank), key_(opening.key), peers_(static_cast<size_t>(opening.world)) {}
+  ~UcxPort() override;
+
+  // Sets |error| to a message if the cause is not UCX.
+  ucs_status_t open(std::span<const Address> sources, std::string* error);
+
+  const std::byte* address() const override { return reinterpret_cast<const std::byte*>(address_); }
+  size_t address_bytes() const override { return address_bytes_; }
+  void set_address(int32_t peer, const std::byte* address, size_t bytes) override {
+    peers_[static_cast<size_t>(peer)].address.assign(address, address + bytes);
+  }
+  void send(int32_t peer, Lane lane, const Header& header, const void* data, int64_t bytes,
+            Transfer* transfer) override;
+  void receive(int32_t peer, Lane lane, void* data, int64_t bytes, Transfer* transfer) override;
+  void flush(int32_t peer, Transfer* transfer) override;
+  void retire() override;
+  void drive(bool mine) override;
+  void progress(int milliseconds) override;
+
+  int events() const { return events_; }
+  // Moves everything, and makes the event descriptor tell of what comes next. For whoever drives the port.
+  void drain() {
+    do {
+      while (ucp_worker_progress(worker_) != 0) {
+      }
+    } while (ucp_worker_arm(worker_) == UCS_ERR_BUSY);
+  }
+
+ private:
+  // A message of which not all has come, or for which there is no receive yet.
+  struct Arriving {
+    Header header;
+    int64_t bytes = -1;  // of the message; -1: nothing has come
+    int64_t come = 0;
+    std::vector<std::byte> copy;  // what came before the receive
+    // The receive.
+    std::byte* data = nullptr;
+    int64_t wanted = 0;
+    Transfer* transfer = nullptr;
+
+    bool complete() const { return transfer != nullptr && come == bytes; }
+  };
+  struct Incoming {
+    uint64_t next = 0;  // number of the next receive
+    std::map<uint64_t, Arriving> messages;
+  };
+  struct Peer {
+    std::vector<std::byte> address;
+    ucp_ep_h endpoint = nullptr;
+    ucs_status_t broken = UCS_OK;
+    bool needs_flush = false;  // something was sent that may be done without having left this process
+    std::array<uint64_t, kLanes> sent{};
+    std::array<Incoming, kLanes> incoming;
+  };
+  // What has to stay until UCX has sent the fragments of a message.
+  struct Sending {
+    std::vector<Envelope> envelopes;
+    size_t left = 0;
+    ucs_status_t status = UCS_OK;
+    Transfer* transfer = nullptr;
+  };
+
+  static ucs_status_t on_fragment(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                  const ucp_am_recv_param_t* parameters);
+  static void on_error(void* self, ucp_ep_h endpoint, ucs_status_t status);
+  static void on_sent(void* request, ucs_status_t status, void* sending);
+  static void on_flushed(void* request, ucs_status_t status, void* transfer);
+  static void sent_one(Sending* sending, ucs_status_t status);
+
+  static void end(Transfer* transfer, ucs_status_t status) {
+    transfer->state = status == UCS_OK ? Transfer::State::kDone : Transfer::State::kBroken;
+    transfer->why = ucs_status_string(status);
+  }
+  ucs_status_t connect(Peer& peer);
+  // Whether the peers connect to |listener|: its port is part of the worker's address.
+  bool is_part_of_address(int listener) const;
+  // Ends the receive of a message that is complete.
+  static void deliver(Incoming& incoming, std::map<uint64_t, Arriving>::iterator message);
+
+  const int32_t rank_;
+  const uint64_t key_;
+  std::vector<Peer> peers_;
+  ucp_worker_h worker_ = nullptr;
+  ucp_address_t* address_ = nullptr;
+  size_t address_bytes_ = 0;
+  int events_ = -1;
+  uint64_t number_ = 0;  // with the attendant
+  bool closing_ = false;
+};
+
+}  // namespace concord::net
