@@ -1,7 +1,6 @@
 #include "platform/layers/validate.h"
 
 #include <cstdlib>
-#include <cstring>
 
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
@@ -56,43 +55,18 @@ ValidateSettings validate_settings() {
 }
 
 Validate::Validate(const loader::Tables& next, ValidateSettings settings)
-    : next_(next),
-      foreign_handles_(next.core.torch_libraries != nullptr),
-      null_stream_(capability(CONCORD_CAP_STREAM_NULL) != 0) {
+    : LiveObjects(next) {
   if (!settings.report_leaks) return;
   static std::vector<Validate*>* const reporting = new std::vector<Validate*>();  // never destroyed: read at the end
   if (reporting->empty()) {
     std::atexit([] {
       for (Validate* layer : *reporting) {
         const std::string text = layer->leaks();
-        if (!text.empty()) loader::log(CONCORD_LOG_WARN, layer->next_.core.name, cat("still alive: ", text));
+        if (!text.empty()) loader::log(CONCORD_LOG_WARN, layer->next().core.name, cat("still alive: ", text));
       }
     });
   }
   reporting->push_back(this);
-}
-
-int64_t Validate::capability(const char* name) const {
-  for (int64_t i = 0; i < next_.core.capability_count; ++i) {
-    const concord_capability& known = next_.core.capabilities[i];
-    if (std::strcmp(known.name, name) == 0) return known.value;
-  }
-  return 0;
-}
-
-std::string Validate::leaks() {
-  const std::lock_guard lock(mutex_);
-  std::vector<std::string> parts;
-  const auto count = [&](size_t live, const char* what) {
-    if (live > 0) parts.push_back(cat(live, " ", what, live > 1 ? "s" : ""));
-  };
-  count(streams_.live(), "stream");
-  count(events_.live(), "event");
-  count(comms_.live(), "communicator");
-  if (allocations_.live() > 0) {
-    parts.push_back(cat(allocations_.live(), " allocations of ", allocations_.live_bytes(), " bytes"));
-  }
-  return loader::join(parts, ", ");
 }
 
 // -------------------------------------------------------------------------------------- by the type of an argument
@@ -134,11 +108,6 @@ void Validate::check_not_in_host_function() {
   if (in_host_function()) {
     sdk::invalid("the call comes from a host function on a stream (launch_host), which must not call the platform");
   }
-}
-
-int32_t Validate::device_count() {
-  int32_t count = 0;
-  return next_.device.count(next_.device.self, &count) == CONCORD_STATUS_OK ? count : -1;
 }
 
 // ------------------------------------------------------------------------------------------------------ by slot
@@ -245,139 +214,12 @@ void Validate::leave(Slot<&concord_memory_table::allocate_host>, int64_t bytes, 
   add_allocation(Allocation::Kind::kHost, -1, *out_pointer, bytes);
 }
 
-void Validate::add_allocation(Allocation::Kind kind, int32_t device, void* pointer, int64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  allocations_.add({kind, device, pointer, bytes, {}, {}, std::nullopt});
-}
-
-// ------------------------------------------------------------------------------------------------------ memory
-
-concord_status Validate::release(Allocation::Kind kind, int32_t device, void* pointer) {
-  std::vector<Allocation> evicted;
-  if (pointer != nullptr) {  // null is fine
-    const std::lock_guard lock(mutex_);
-    Allocation& block = allocations_.need(pointer, kind, device);
-    check_unused_locked(block);
-    drop_uses_locked(block);
-    evicted = allocations_.quarantine(block);
-  }
-  give_back(evicted);
-  return CONCORD_STATUS_OK;
-}
-
-void Validate::end_stream_ordered(int32_t device, void* pointer, concord_stream stream) {
-  check_same_device(stream, device, "the memory");
-  if (pointer == nullptr) return;
-  const std::lock_guard lock(mutex_);
-  Allocation& block = allocations_.need(pointer, Allocation::Kind::kOnStream, device);
-  drop_uses_locked(block);
-  allocations_.forget(pointer);
-}
-
-bool Validate::give_back_quarantine() {
-  std::vector<Allocation> blocks;
-  {
-    const std::lock_guard lock(mutex_);
-    blocks = allocations_.empty_quarantine();
-  }
-  give_back(blocks);
-  return !blocks.empty();
-}
-
-void Validate::give_back(const std::vector<Allocation>& blocks) {
-  const concord_memory_table& memory = next_.memory;
-  for (const Allocation& block : blocks) {
-    const concord_status status = block.kind == Allocation::Kind::kHost
-                                      ? memory.release_host(memory.self, block.pointer)
-                                      : memory.release(memory.self, block.device, block.pointer);
-    if (status != CONCORD_STATUS_OK) {
-      loader::log(
-          CONCORD_LOG_ERROR, next_.core.name,
-          cat("releasing ", describe(block), " failed with ", status_name(status), ": ", loader::take_error_detail()));
-    }
-  }
-}
-
-// ---------------------------------------------------------------------------------------- work and what it uses
-
-Validate::Turn Validate::begin_work(const Work& work) {
-  Turn turn(nullptr, [](std::atomic<bool>* busy) { busy->store(false); });
-  {
-    const std::lock_guard lock(mutex_);
-    for (const Range& range : work.ranges) allocations_.check(range);
-  }
-  if (work.comm_busy != nullptr) {
-    if (work.comm_busy->exchange(true)) sdk::invalid("another thread is inside an operation of this communicator");
-    turn.reset(work.comm_busy.get());
-  }
-  return turn;
-}
-
-void Validate::note_uses(const Work& work, const char* call) {
-  if (!work.queued) return;
-  const std::lock_guard lock(mutex_);
-  for (const Range& range : work.ranges) {
-    Allocation* block = range.bytes > 0 ? allocations_.find(range.pointer) : nullptr;
-    if (block != nullptr && block->kind != Allocation::Kind::kOnStream) note_use_locked(*block, work.stream, call);
-  }
-}
-
-// One event per stream and allocation: the newest record represents all work before it.
-void Validate::note_use_locked(Allocation& block, concord_stream stream, const char* call) {
-  const concord_event_table& events = next_.event;
-  concord_event& event = block.uses[stream];
-  if (event == nullptr) {
-    const int32_t device = device_of_locked(stream);
-    if (events.create(events.self, device >= 0 ? device : std::max(block.device, 0), 0, &event) != CONCORD_STATUS_OK) {
-      block.uses.erase(stream);
-      return;
-    }
-  }
-  events.record(events.self, event, stream);
-  block.users[stream] = call;
-}
-
-void Validate::check_unused_locked(Allocation& block) {
-  const concord_event_table& events = next_.event;
-  for (const auto& [stream, event] : block.uses) {
-    int32_t done = 1;
-    if (events.query(events.self, event, &done) != CONCORD_STATUS_OK || done != 0) continue;
-    std::string where;
-    loader::append_pointer(where, stream);
-    sdk::invalid(cat(describe(block), " is released while ", block.users[stream], " queued on stream ", where,
-                     " may still use it; wait for the stream or for an event after it first"));
-  }
-}
-
-void Validate::drop_uses_locked(Allocation& block) {
-  for (const auto& [stream, event] : block.uses) next_.event.destroy(next_.event.self, event);
-  block.uses.clear();
-  block.users.clear();
-}
-
 concord_status Validate::launch_host(concord_stream stream, concord_host_function function, void* user) {
   sdk::check_host_function(function);
   auto call = std::make_unique<HostCall>(HostCall{function, user});
   const concord_status status = next_.stream.launch_host(next_.stream.self, stream, &run_host_call, call.get());
   if (status == CONCORD_STATUS_OK) call.release();  // NOLINT: run_host_call frees it
   return status;
-}
-
-int32_t Validate::device_of_locked(concord_stream stream) {
-  const StreamInfo* info = streams_.find(stream);
-  return info != nullptr ? info->device : -1;
-}
-
-int32_t Validate::device_of(concord_stream stream) {
-  const std::lock_guard lock(mutex_);
-  return device_of_locked(stream);
-}
-
-void Validate::check_same_device(concord_stream stream, int32_t device, const char* whose) {
-  const int32_t stream_device = device_of(stream);
-  if (stream_device >= 0 && stream_device != device) {
-    sdk::invalid(cat("the stream belongs to device ", stream_device, ", ", whose, " to device ", device));
-  }
 }
 
 }  // namespace concord::layers

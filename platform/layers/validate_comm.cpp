@@ -15,21 +15,6 @@ Range recv_range(const void* recv, int64_t count, concord_dtype dtype) {
 
 }  // namespace
 
-Validate::CommInfo Validate::comm_info(concord_comm comm) {
-  const std::lock_guard lock(mutex_);
-  return comms_.need(comm);
-}
-
-// Buffers of an operation are device memory of the communicator's device, and so is its stream.
-Validate::Work Validate::comm_work(const CommInfo& info, concord_stream stream, std::vector<Range> ranges) {
-  check_same_device(stream, info.device, "the communicator");
-  for (Range& range : ranges) {
-    range.side = Range::Side::kDevice;
-    range.device = info.device;
-  }
-  return {std::move(ranges), true, stream, info.busy};
-}
-
 Validate::Work Validate::inspect(Slot<&concord_comm_table::unique_id_create>, void* out_id, int64_t bytes) {
   int64_t expected = 0;
   if (next_.comm.unique_id_size(next_.comm.self, &expected) == CONCORD_STATUS_OK) {

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "backends/cuda/torch/ops/attention_kernels.h"
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/tensors.h"
 

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "backends/cuda/torch/ops/attention_kernels.h"
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "backends/cuda/torch/ops/fp8_kernels.h"
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/gemm.h"
 #include "backends/cuda/torch/ops/run_gemm.h"

@@ -2,6 +2,7 @@
 // elements, writes their rows as it goes, and their columns from its shared memory.
 #include <cuda_fp8.h>
 
+#include "backends/cuda/torch/ops/fp8_kernels.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 #include "backends/cuda/torch/ops/fp8.cuh"
 

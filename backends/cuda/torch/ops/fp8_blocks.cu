@@ -2,6 +2,7 @@
 // 128 x 128 elements, which are whole blocks of either kind, and keeps them in registers until it knows their scales.
 #include <cuda_fp8.h>
 
+#include "backends/cuda/torch/ops/fp8_kernels.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 #include "backends/cuda/torch/ops/fp8.cuh"
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "backends/cuda/torch/ops/kernels.h"
+#include "backends/cuda/torch/ops/fp8_kernels.h"
 
 namespace concord::cuda::torch_side {
 

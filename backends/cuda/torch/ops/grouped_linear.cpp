@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "backends/cuda/torch/ops/moe_kernels.h"
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/tensors.h"
 

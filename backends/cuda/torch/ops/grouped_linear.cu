@@ -1,6 +1,7 @@
 // The weight gradients of experts: for each group of rows a product over them, added in fp32. libtorch's grouped GEMM
 // would round it to 16 bits first. Tiles of 256 x 128 by eight warps of 64 x 64, with tensor cores; rows arrive 32 at a
 // time, four such stages ahead (cp.async).
+#include "backends/cuda/torch/ops/moe_kernels.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 
 namespace concord::cuda::torch_side {

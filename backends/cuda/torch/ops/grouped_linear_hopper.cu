@@ -4,6 +4,7 @@
 // operand: each copies half of them for both, since it is L2 that would hold them up. Compiled for sm_90a alone.
 #include <cudaTypedefs.h>
 
+#include "backends/cuda/torch/ops/moe_kernels.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 #include "backends/cuda/torch/ops/hopper.cuh"
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <tuple>
 
+#include "backends/cuda/torch/ops/moe_kernels.h"
 #include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {

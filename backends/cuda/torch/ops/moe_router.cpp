@@ -4,6 +4,7 @@
 
 #include <tuple>
 
+#include "backends/cuda/torch/ops/moe_kernels.h"
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/tensors.h"
 

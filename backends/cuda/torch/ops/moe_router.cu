@@ -1,3 +1,4 @@
+#include "backends/cuda/torch/ops/moe_kernels.h"
 #include "backends/cuda/torch/ops/choices.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 

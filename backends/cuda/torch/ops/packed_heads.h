@@ -3,6 +3,7 @@
 
 #include <tuple>
 
+#include "backends/cuda/torch/ops/attention_kernels.h"
 #include "backends/cuda/torch/ops/tensors.h"
 
 namespace concord::cuda::torch_side {

@@ -1,6 +1,7 @@
 // What the kernels on packed heads share (PackedRope in kernels.h).
 #pragma once
 
+#include "backends/cuda/torch/ops/attention_kernels.h"
 #include "backends/cuda/torch/ops/device_math.cuh"
 
 namespace concord::cuda::torch_side {

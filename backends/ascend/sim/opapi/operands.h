@@ -1,0 +1,51 @@
+// The values that a simulated operator works on, and how they are opened from the vendor's objects.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "backends/ascend/sim/opapi/objects.h"
+
+namespace concord::ascend::sim {
+
+using Ints = std::vector<int64_t>;
+using Bools = std::vector<bool>;
+using Tensors = std::vector<at::Tensor>;
+using Scalars = std::vector<at::Scalar>;
+
+// A tensor that an operator writes.
+class Out {
+ public:
+  Out(at::Tensor tensor, std::shared_ptr<TensorView> view) : tensor_(std::move(tensor)), view_(std::move(view)) {}
+
+  // Writes |value|, converted to the output's type. It has to have the output's shape: a library that silently
+  // broadcast or reshaped would hide a wrong call.
+  void operator=(const at::Tensor& value) const;
+  // The same where the vendor defines the output's shape as another one with as many elements ([1] for a scalar).
+  void reshaped(const at::Tensor& value) const;
+  // Writes the front of the output and tells aclGetViewShape the size: for results whose size depends on values.
+  void resized(const at::Tensor& value) const;
+
+  const at::Tensor& operator*() const { return tensor_; }
+  const at::Tensor* operator->() const { return &tensor_; }
+
+ private:
+  at::Tensor tensor_;
+  std::shared_ptr<TensorView> view_;
+};
+using Outs = std::vector<Out>;
+
+// The tensor of |view|, on the memory itself. On the stream's thread. Throws OperatorError.
+at::Tensor open_tensor(const TensorView& view);
+at::ScalarType scalar_type(abi::aclDataType dtype);
+at::Scalar to_scalar(const aclScalar& scalar);
+
+// Checks that |object| is a live one of |kind|; null is allowed where |optional|. Throws OperatorError.
+void check_object(const void* object, Kind kind, bool optional);
+// Checks what can be known of a tensor without its memory: type and format. Throws OperatorError.
+std::shared_ptr<TensorView> keep_tensor(const aclTensor* tensor, bool optional);
+
+}  // namespace concord::ascend::sim
