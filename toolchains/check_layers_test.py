@@ -33,7 +33,7 @@ CLEAN = {
     "backends/cpu/queue.h": "",
     "backends/ascend/sim/runtime/queue.h": '#include "backends/cpu/queue.h"\n',
     "backends/ascend/torch/ops/attention.cpp": "#include <torch/library.h>\n",
-    "backends/cuda/torch/ops/attention.cpp": "#include <torch/library.h>\n",
+    "backends/cuda/torch/ops/attention/attention.cpp": "#include <torch/library.h>\n",
     "backends/cpu/comm_test.cpp": '#include "tests/processes/spawn.h"\n#include "platform/cpp/platform.hpp"\n',
     "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
     "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',

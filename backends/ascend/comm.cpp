@@ -161,8 +161,7 @@ Communicators::Reduction Communicators::reduction(concord_dtype dtype, concord_r
 }
 
 void Communicators::divide(Communicator& comm, void* data, int64_t count, concord_dtype dtype, concord_stream stream) {
-  averages_.divide(data, count, dtype, comm.size(), stream,
-                   [&](int64_t bytes) { return comm.scratch(bytes, stream); });
+  averages_.divide(data, count, dtype, comm.size(), stream, [&](int64_t bytes) { return comm.scratch(bytes, stream); });
 }
 
 void Communicators::run(Communicator& comm, const sdk::AllReduce& call, concord_stream stream) {

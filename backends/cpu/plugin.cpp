@@ -30,26 +30,29 @@ struct Cpu {
   Rng rng{streams};
 
   sdk::Description describe() const {
-    return {.name = "cpu", .vendor = "any", .capabilities = {
-        {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, "device memory is host memory"},
-        {CONCORD_CAP_MEMORY_STREAM_ORDERED, 1, nullptr},
-        {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
-        {CONCORD_CAP_STREAM_NULL, 1, "runs inline, on the calling thread"},
-        {CONCORD_CAP_STREAM_HOST_IS_CURRENT, 1, "libtorch's cpu device has no streams"},
-        {CONCORD_CAP_STREAM_PRIORITIES, 0, "the threads of all streams have the priority of the process"},
-        {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
-        {CONCORD_CAP_EVENT_TIMING, 1, "with the steady clock"},
-        {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
-        {CONCORD_CAP_COMM_ABORT, 2, nullptr},
-        {CONCORD_CAP_COMM_DETERMINISTIC, 1, "sums are computed in rank order"},
-        {CONCORD_CAP_COMM_SHARED_DEVICE, 1, nullptr},
-        {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
-        {CONCORD_CAP_COMM_DETECTS_LOSS, 1, nullptr},
-        {CONCORD_CAP_COMM_DETECTS_MISMATCH, 1, nullptr},
-        {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
-        {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks), "shared memory, with 64 ranks; fewer ranks need less"},
-        {CONCORD_CAP_TORCH_FP8, 1, "the reference: numbers of 8 bits, products in fp32"},
-    }};
+    return {.name = "cpu",
+            .vendor = "any",
+            .capabilities = {
+                {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 1, "device memory is host memory"},
+                {CONCORD_CAP_MEMORY_STREAM_ORDERED, 1, nullptr},
+                {CONCORD_CAP_MEMORY_PEER_COPY, 1, nullptr},
+                {CONCORD_CAP_STREAM_NULL, 1, "runs inline, on the calling thread"},
+                {CONCORD_CAP_STREAM_HOST_IS_CURRENT, 1, "libtorch's cpu device has no streams"},
+                {CONCORD_CAP_STREAM_PRIORITIES, 0, "the threads of all streams have the priority of the process"},
+                {CONCORD_CAP_STREAM_HOST_FUNCTIONS, 1, nullptr},
+                {CONCORD_CAP_EVENT_TIMING, 1, "with the steady clock"},
+                {CONCORD_CAP_COMM_SPLIT, 2, nullptr},
+                {CONCORD_CAP_COMM_ABORT, 2, nullptr},
+                {CONCORD_CAP_COMM_DETERMINISTIC, 1, "sums are computed in rank order"},
+                {CONCORD_CAP_COMM_SHARED_DEVICE, 1, nullptr},
+                {CONCORD_CAP_COMM_P2P_SELF, 1, nullptr},
+                {CONCORD_CAP_COMM_DETECTS_LOSS, 1, nullptr},
+                {CONCORD_CAP_COMM_DETECTS_MISMATCH, 1, nullptr},
+                {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
+                {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks),
+                 "shared memory, with 64 ranks; fewer ranks need less"},
+                {CONCORD_CAP_TORCH_FP8, 1, "the reference: numbers of 8 bits, products in fp32"},
+            }};
   }
 };
 

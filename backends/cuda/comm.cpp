@@ -161,9 +161,9 @@ bool Communicators::complete_locally(Communicator& comm, const sdk::Transfer& ca
   comm.check();
   if (call.send == call.recv || call.count == 0) return true;
   const DeviceGuard here(comm.device());
-  check_cuda(cudaMemcpyAsync(call.recv, call.send, bytes_of(call.count, call.dtype), cudaMemcpyDeviceToDevice,
-                             vendor(stream)),
-             "cudaMemcpyAsync (one rank)");
+  check_cuda(
+      cudaMemcpyAsync(call.recv, call.send, bytes_of(call.count, call.dtype), cudaMemcpyDeviceToDevice, vendor(stream)),
+      "cudaMemcpyAsync (one rank)");
   comm.note(stream);
   return true;
 }
@@ -265,7 +265,8 @@ void Communicators::run(Communicator& comm, const sdk::AllToAllV& call, concord_
   comm.enqueue("ncclGroupEnd (all_to_all_v)", stream, [&](ncclComm_t nccl) {
     Group group(nccl_, nccl, stream);
     for (int32_t peer = 0; peer < comm.size(); ++peer) {
-      group.send(at(call.send, call.send_offsets[peer], call.dtype), bytes_of(call.send_counts[peer], call.dtype), peer);
+      group.send(at(call.send, call.send_offsets[peer], call.dtype), bytes_of(call.send_counts[peer], call.dtype),
+                 peer);
       group.receive(at(call.recv, call.recv_offsets[peer], call.dtype), bytes_of(call.recv_counts[peer], call.dtype),
                     peer);
     }

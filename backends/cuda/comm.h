@@ -14,10 +14,10 @@
 #include <span>
 #include <vector>
 
-#include "backends/cuda/guard.h"
 #include "backends/cuda/handles.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/nccl.h"
+#include "backends/cuda/nccl/guard.h"
+#include "backends/cuda/nccl/nccl.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/sdk/communicators.hpp"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "backends/cuda/peak_flops.h"
+#include "backends/cuda/profiler/peak_flops.h"
 #include "backends/cuda/status.h"
 #include "platform/sdk/checks.hpp"
 

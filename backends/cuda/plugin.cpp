@@ -11,15 +11,15 @@
 #include <vector>
 
 #if defined(CONCORD_CUDA_WITH_CUPTI)
-#include "backends/cuda/activity.h"
+#include "backends/cuda/profiler/activity.h"
 #endif
 #include "backends/cuda/comm.h"
 #include "backends/cuda/device.h"
 #include "backends/cuda/event.h"
 #include "backends/cuda/graph.h"
 #include "backends/cuda/memory.h"
-#include "backends/cuda/nccl.h"
-#include "backends/cuda/profiler.h"
+#include "backends/cuda/nccl/nccl.h"
+#include "backends/cuda/profiler/profiler.h"
 #include "backends/cuda/rng.h"
 #include "backends/cuda/stream.h"
 
@@ -119,8 +119,8 @@ struct Cuda {
     return {
         .name = "cuda",
         .vendor = "NVIDIA",
-        .version = sdk::text("0.1.0 (CUDA %d.%d, NCCL %s)", CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100,
-                             version.c_str()),
+        .version =
+            sdk::text("0.1.0 (CUDA %d.%d, NCCL %s)", CUDART_VERSION / 1000, CUDART_VERSION / 10 % 100, version.c_str()),
         .label = CONCORD_CUDA_LABEL,
         .priority = 100,
         .capabilities = capabilities(devices),

@@ -4,11 +4,12 @@ if(CONCORD_MISSING)
 endif()
 concord_test(cuda_staging_test SOURCES ../staging_test.cpp LIBRARIES Concord::sdk
   LABELS unit no-asan)
-concord_test(cuda_unit_test SOURCES ../peak_flops_test.cpp ../peak_flops.cpp ../torch/ops/gemm_cache_test.cpp
-    ../torch/ops/gemm_cache.cpp
+concord_test(cuda_unit_test 
+  SOURCES ../profiler/peak_flops_test.cpp ../profiler/peak_flops.cpp ../torch/ops/gemm/gemm_cache_test.cpp
+    ../torch/ops/gemm/gemm_cache.cpp
   LIBRARIES Concord::sdk
   LABELS unit no-asan)
-concord_test(cuda_nccl_test SOURCES ../nccl_test.cpp ../nccl.cpp
+concord_test(cuda_nccl_test SOURCES ../nccl/nccl_test.cpp ../nccl/nccl.cpp
   LIBRARIES Concord::sdk concord_cuda_vendor ${CMAKE_DL_LIBS})
 concord_test(cuda_plugin_test SOURCES ../plugin_test.cpp LIBRARIES Concord::sdk ${CMAKE_DL_LIBS} PLUGINS cuda_fake
   LABELS unit leaks threads)
@@ -17,7 +18,8 @@ concord_test(cuda_plugin_test SOURCES ../plugin_test.cpp LIBRARIES Concord::sdk 
 concord_test(cuda_comm_test SOURCES ../comm_test.cpp LIBRARIES Concord::sdk ${CMAKE_DL_LIBS} Threads::Threads
   PLUGINS cuda_fake)
 concord_test(cuda_communicator_test
-  SOURCES ../communicator_test.cpp ../communicator.cpp ../device.cpp ../nccl.cpp ../peak_flops.cpp ../status.cpp
+  SOURCES ../nccl/communicator_test.cpp ../nccl/communicator.cpp ../device.cpp ../nccl/nccl.cpp ../profiler/peak_flops.cpp
+    ../status.cpp
   LIBRARIES Concord::sdk concord_cuda_vendor concord_cuda_fake_runtime ${CMAKE_DL_LIBS} Threads::Threads
   LABELS unit threads)
 if(NOT CONCORD_SANITIZE)  # there the plugin is not built

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kPollSlice{100};
-constexpr milliseconds kAnswerGrace{2000};   // for the keeper's sentence about who is missing
+constexpr milliseconds kAnswerGrace{2000};  // for the keeper's sentence about who is missing
 
 // What a rank that cannot reach the keeper may try.
 [[noreturn]] void fail_unreached(const Seat& seat, const Where& where, int error) {

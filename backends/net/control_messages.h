@@ -16,8 +16,8 @@ namespace concord::net {
 
 inline constexpr size_t kIdBytes = static_cast<size_t>(shm::kUniqueIdBytes);
 inline constexpr std::string_view kPurpose = "communicator";  // for SealedConnection
-inline constexpr size_t kMaxRecord = 64 << 10;  // what a rank may send at once
-inline constexpr size_t kMaxRound = 256 << 20;  // what the keeper may send at once
+inline constexpr size_t kMaxRecord = 64 << 10;                // what a rank may send at once
+inline constexpr size_t kMaxRound = 256 << 20;                // what the keeper may send at once
 
 // From a rank: kHello, kRecord, kFailure, kLeaving. From the keeper: kRound, kFailure, kLost, kLeft.
 enum Kind : uint32_t { kHello = 1, kRecord, kRound, kFailure, kLeaving, kLost, kLeft };

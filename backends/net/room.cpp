@@ -21,8 +21,8 @@ void Room::enter(const Hello& hello, SealedConnection connection) {
   guest.rank = hello.rank;
   guest.pid = hello.pid;
   if (status_ != CONCORD_STATUS_OK) return tell_failure(guest);
-  const auto who = sdk::text("communicator '%s': rank %d (pid %lld)", name_.c_str(), hello.rank,
-                             static_cast<long long>(hello.pid));
+  const auto who =
+      sdk::text("communicator '%s': rank %d (pid %lld)", name_.c_str(), hello.rank, static_cast<long long>(hello.pid));
   if (hello.world != world_) {
     fail(sdk::text("%s expects %d ranks, another one expects %d", who.c_str(), hello.world, world_));
   } else if (hello.rank < 0 || hello.rank >= world_) {

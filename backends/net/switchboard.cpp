@@ -15,7 +15,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr size_t kMaxStrangers = 256;    // connections whose first message has not come: each is an open file
+constexpr size_t kMaxStrangers = 256;  // connections whose first message has not come: each is an open file
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kHelloGrace{10000};   // for a stranger to say who it is
 constexpr milliseconds kMinGrace{500};       // for a stranger, while there are kMaxStrangers

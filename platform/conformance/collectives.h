@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/conformance/numerics.h"
+#include "platform/conformance/numerics/numerics.h"
 #include "platform/conformance/resources.h"
 
 namespace concord::conformance {

@@ -10,8 +10,8 @@
 
 #include "platform/conformance/context.h"
 #include "platform/conformance/perf.h"
-#include "platform/conformance/runner.h"
-#include "platform/conformance/worker.h"
+#include "platform/conformance/processes/runner.h"
+#include "platform/conformance/processes/worker.h"
 
 namespace concord::conformance {
 namespace {

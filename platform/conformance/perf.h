@@ -4,8 +4,8 @@
 #include <string>
 
 #include "platform/conformance/context.h"
-#include "platform/conformance/gang.h"
 #include "platform/conformance/options.h"
+#include "platform/conformance/processes/gang.h"
 
 namespace concord::conformance {
 

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "platform/conformance/options.h"
+#include "platform/conformance/processes/runner.h"
 #include "platform/conformance/registry.h"
-#include "platform/conformance/runner.h"
 
 namespace concord::conformance {
 namespace {

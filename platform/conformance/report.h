@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "platform/conformance/channel.h"
 #include "platform/conformance/json.h"
+#include "platform/conformance/processes/channel.h"
 
 namespace concord::conformance {
 

@@ -54,8 +54,7 @@ ValidateSettings validate_settings() {
               cat("CONCORD_VALIDATE is '", *value, "'; it must be leaks (report at exit what was not freed)"));
 }
 
-Validate::Validate(const loader::Tables& next, ValidateSettings settings)
-    : LiveObjects(next) {
+Validate::Validate(const loader::Tables& next, ValidateSettings settings) : LiveObjects(next) {
   if (!settings.report_leaks) return;
   static std::vector<Validate*>* const reporting = new std::vector<Validate*>();  // never destroyed: read at the end
   if (reporting->empty()) {

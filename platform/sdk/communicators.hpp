@@ -157,9 +157,7 @@ class CommTable {
     self().run(found, AllToAllV{send, send_counts, send_offsets, recv, recv_counts, recv_offsets, dtype}, stream);
   }
 
-  void barrier(concord_comm comm, concord_stream stream) {
-    self().run(self().find(comm, stream), Barrier{}, stream);
-  }
+  void barrier(concord_comm comm, concord_stream stream) { self().run(self().find(comm, stream), Barrier{}, stream); }
 
   void batch_p2p(concord_comm comm, const concord_p2p_item* items, int64_t count, concord_stream stream) {
     auto& found = self().find(comm, stream);

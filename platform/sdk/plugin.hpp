@@ -31,11 +31,11 @@ namespace concord::sdk {
 
 // The contents of a plugin's core table (platform/abi/core.h). Strings that are not set are null in the table.
 struct Description {
-  const char* name = nullptr;   // value of CONCORD_PLATFORM
+  const char* name = nullptr;  // value of CONCORD_PLATFORM
   const char* vendor = nullptr;
   std::string version = "0.1.0";
-  std::string label = {};       // label of results; empty: the name
-  int32_t priority = 0;         // negative: never chosen automatically
+  std::string label = {};  // label of results; empty: the name
+  int32_t priority = 0;    // negative: never chosen automatically
   std::vector<concord_capability> capabilities = {};
   const char* torch_device_type = "cpu";
   const char* torch_device_name = nullptr;
@@ -108,9 +108,11 @@ class StandardPlugin : public Plugin {
     return table;
   }
 
-#define CONCORD_SDK_ADD(name_, table_, member_)                                          \
-  if constexpr (requires { backend_.member_; }) add(name_, table_(&backend_.member_));   \
-  else add(name_, table_<Nothing>(nullptr))
+#define CONCORD_SDK_ADD(name_, table_, member_) \
+  if constexpr (requires { backend_.member_; }) \
+    add(name_, table_(&backend_.member_));      \
+  else                                          \
+    add(name_, table_<Nothing>(nullptr))
   void add_required() {
     CONCORD_SDK_ADD(CONCORD_DEVICE_TABLE, device_table, devices);
     CONCORD_SDK_ADD(CONCORD_MEMORY_TABLE, memory_table, memory);

@@ -53,9 +53,7 @@ template <class Name, class Table, class... Arguments>
 struct MissingSlot<Name, concord_status (*Table::*)(void*, Arguments...)> {
   static concord_status call(void*, Arguments... arguments) noexcept {
     (clear(arguments), ...);
-    return fence([] {
-      fail(CONCORD_STATUS_UNIMPLEMENTED, text("this backend does not implement %s", Name::text()));
-    });
+    return fence([] { fail(CONCORD_STATUS_UNIMPLEMENTED, text("this backend does not implement %s", Name::text())); });
   }
 
  private:
@@ -78,21 +76,21 @@ Table new_table(void* self) {
 }
 
 // device_table(&devices) and so on: the table of an object.
-#define CONCORD_SDK_SLOT(table_, slot_, required_, since_, arguments_)                               \
-  if constexpr (requires { &Impl::slot_; }) {                                                        \
-    table.slot_ = &Slot<&Impl::slot_, Impl>::call;                                                   \
-  } else if constexpr ((required_) != 0) {                                                           \
-    struct Name {                                                                                    \
-      static const char* text() { return #table_ "." #slot_; }                                       \
-    };                                                                                               \
-    table.slot_ = &MissingSlot<Name, decltype(&concord_##table_##_table::slot_)>::call;              \
+#define CONCORD_SDK_SLOT(table_, slot_, required_, since_, arguments_)                  \
+  if constexpr (requires { &Impl::slot_; }) {                                           \
+    table.slot_ = &Slot<&Impl::slot_, Impl>::call;                                      \
+  } else if constexpr ((required_) != 0) {                                              \
+    struct Name {                                                                       \
+      static const char* text() { return #table_ "." #slot_; }                          \
+    };                                                                                  \
+    table.slot_ = &MissingSlot<Name, decltype(&concord_##table_##_table::slot_)>::call; \
   }
-#define CONCORD_SDK_TABLE(table_, LIST)                             \
-  template <class Impl>                                             \
-  concord_##table_##_table table_##_table(Impl* impl) {             \
-    auto table = new_table<concord_##table_##_table>(impl);         \
-    LIST(CONCORD_SDK_SLOT)                                          \
-    return table;                                                   \
+#define CONCORD_SDK_TABLE(table_, LIST)                     \
+  template <class Impl>                                     \
+  concord_##table_##_table table_##_table(Impl* impl) {     \
+    auto table = new_table<concord_##table_##_table>(impl); \
+    LIST(CONCORD_SDK_SLOT)                                  \
+    return table;                                           \
   }
 
 CONCORD_SDK_TABLE(device, CONCORD_DEVICE_SLOTS)

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "backends/cuda/device/harness.h"
-#include "backends/cuda/nccl.h"
+#include "backends/cuda/nccl/nccl.h"
 #include "backends/cuda/status.h"
 
 namespace concord::device {

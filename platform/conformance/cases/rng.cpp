@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "platform/conformance/numerics.h"
-#include "platform/conformance/philox.h"
+#include "platform/conformance/numerics/numerics.h"
+#include "platform/conformance/numerics/philox.h"
 #include "platform/conformance/refusals.h"
 #include "platform/conformance/registry.h"
 #include "platform/conformance/resources.h"

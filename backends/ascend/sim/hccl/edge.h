@@ -6,7 +6,7 @@
 #include <string>
 
 #include "backends/ascend/sim/hccl/rank.h"
-#include "backends/ascend/sim/runtime/acl.h"
+#include "backends/ascend/sim/runtime/acl/acl.h"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::ascend::sim {

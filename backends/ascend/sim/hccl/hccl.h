@@ -3,7 +3,7 @@
 #pragma once
 
 #include "backends/ascend/hccl_abi.h"
-#include "backends/ascend/sim/runtime/acl.h"
+#include "backends/ascend/sim/runtime/acl/acl.h"
 
 #define CONCORD_SIM_HCCL(name) CONCORD_SIM_EXPORT concord::ascend::abi::fn::name name
 

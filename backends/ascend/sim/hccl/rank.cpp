@@ -5,7 +5,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "backends/ascend/sim/runtime/acl.h"
+#include "backends/ascend/sim/runtime/acl/acl.h"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::ascend::sim {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "backends/ascend/sim/runtime/acl.h"
+#include "backends/ascend/sim/runtime/acl/acl.h"
 
 struct aclTensor;
 struct aclScalar;

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "backends/ascend/sim/runtime/acl.h"
+#include "backends/ascend/sim/runtime/acl/acl.h"
 
 namespace concord::ascend::sim {
 namespace {

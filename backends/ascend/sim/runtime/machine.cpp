@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backends/ascend/sim/runtime/memory.h"
+#include "backends/ascend/sim/runtime/memory/memory.h"
 #include "backends/ascend/sim/runtime/settings.h"
 
 namespace concord::ascend::sim {

@@ -3,7 +3,7 @@
 #include "backends/ascend/sim/runtime/error.h"
 #include "backends/ascend/sim/runtime/faults.h"
 #include "backends/ascend/sim/runtime/machine.h"
-#include "backends/ascend/sim/runtime/memory.h"
+#include "backends/ascend/sim/runtime/memory/memory.h"
 #include "backends/ascend/sim/runtime/settings.h"
 
 using namespace concord::ascend::abi;

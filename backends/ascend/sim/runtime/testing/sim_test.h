@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "backends/ascend/sim/runtime/acl.h"
+#include "backends/ascend/sim/runtime/acl/acl.h"
 #include "backends/ascend/sim/runtime/error.h"
 
 namespace concord::ascend::sim::testing {

@@ -1,0 +1,180 @@
+// One rank's end of an NCCL communicator, with what NCCL lacks: a bound on every wait and one failure that sticks.
+//
+// How nothing waits forever. NCCL queues kernels that wait for their peers on the device; a peer that is gone or never
+// joins leaves them waiting, and with them every stream and host thread that depends on them. So the guard (guard.h)
+// calls tick() and watch() of each communicator a few times a second, each from its own thread. A tick
+//   - asks NCCL for errors of its own threads (a closed connection is a lost peer);
+//   - marks, by an event, what was queued since the last tick, and looks which marks were reached. A mark that is not
+//     reached timeout_ms after it was recorded, with no mark before it reached in that time either, is a TIMEOUT: the
+//     device has made no progress on this communicator's stream for that long.
+// The queue of a stream is finite: after a stuck kernel it fills up, and then every thread that queues something blocks
+// inside CUDA, also the one that records a mark. So the verdict belongs to watch(), which calls nothing of CUDA's and
+// waits for no lock that is held during such a call. A watch
+//   - looks how long the oldest mark, or the recording of one, has been waiting;
+//   - looks whether a host thread is inside the same NCCL call for that long (the first use of a connection waits for
+//     the peer on the host): a TIMEOUT as well.
+// A failure is kept, NCCL's communicator is aborted on a thread of its own (aborting waits for kernels to leave), the
+// kernels end, the waiting streams continue, and the stream's next synchronize and every later call return the failure.
+// The operation itself pays two atomic counters for this, and no event.
+//
+// Why set-up has two steps: bounded waiting needs a communicator that NCCL calls non-blocking, but every operation of
+// such a one starts a thread (NCCL 2.24 and later). So the ranks meet in a non-blocking one, split the real, blocking
+// one off it, and drop the first.
+//
+// Threads: operations one at a time; abort, error, tick and watch from any thread, also during an operation.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "backends/cuda/device.h"
+#include "backends/cuda/nccl/nccl.h"
+#include "platform/base/thread_safety.hpp"
+#include "platform/sdk/checks.hpp"
+
+namespace concord::cuda {
+
+using Clock = std::chrono::steady_clock;
+
+class Communicator {
+ public:
+  // Joins as |rank| of |world| on |device|. Waits: for all ranks, at most the config's timeout.
+  static std::unique_ptr<Communicator> join(const Nccl& nccl, int32_t device, int32_t world, int32_t rank,
+                                            const ncclUniqueId& id, const sdk::CommConfig& config);
+
+  // The communicator of |ranks| of this one, or null for a caller that gives none. Waits: for all ranks of this one.
+  std::unique_ptr<Communicator> split(const int32_t* ranks, int32_t count, const sdk::CommConfig& config);
+
+  // Waits: until its queued operations have ended, or failed. Called before the guard lets go of it.
+  void drain() noexcept;
+
+  // Waits: a little for NCCL to release it, which it may do later on its own (it waits for peers on the same machine).
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int32_t device() const { return device_; }
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return size_; }
+  Clock::duration timeout() const { return timeout_; }
+
+  // Runs |body|(handle), which queues one operation on |stream|. Throws the failure if there is one.
+  template <class Body>
+  void enqueue(const char* call, concord_stream stream, Body&& body) {
+    Inside inside(*this);
+    finish(call, body(handle()));
+    note(stream);
+  }
+
+  // Throws the failure if there is one. For operations that have nothing to queue.
+  void check();
+
+  void abort();
+  // What went wrong, OK while nothing has; |out_detail| is its sentence. Looks at NCCL first.
+  concord_status error(std::string* out_detail);
+
+  // Called by the guard's threads. They never throw. Waits: a tick may, inside CUDA; a watch never does.
+  void tick(Clock::time_point now) noexcept;
+  void watch(Clock::time_point now) noexcept;
+  // Called when |stream| was synchronized: throws the failure, once per stream, if it was used on |stream|.
+  void report(concord_stream stream);
+  // Called before |stream| is destroyed.
+  void forget(concord_stream stream);
+  // Work that may hold operations of this communicator, for example a graph, was queued on |stream|.
+  void note(concord_stream stream);
+
+  // How many communicators of this process have failed and still live. Cheap: for checking quickly that there is
+  // nothing to report.
+  static int32_t failures() { return failures_.load(std::memory_order_acquire); }
+
+ private:
+  // NCCL's communicator and who is inside it. It outlives the Communicator where NCCL takes long to let go.
+  struct Link {
+    Link(const Nccl& library, ncclComm_t comm) : nccl(library), handle(comm) {}
+    const Nccl& nccl;
+    ncclComm_t handle;
+    ncclComm_t child = nullptr;      // where NCCL writes what is split off, also after a caller has given up
+    std::atomic<uint64_t> calls{0};  // odd while a thread is inside an operation
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool ended CONCORD_GUARDED_BY(mutex) = false;
+  };
+
+  // A thread's stay inside an operation.
+  class Inside {
+   public:
+    explicit Inside(Communicator& communicator);
+    ~Inside();
+
+   private:
+    Link& link_;
+  };
+
+  static constexpr Clock::time_point kNever{};
+  struct Mark {
+    cudaEvent_t event;
+    Clock::time_point recorded;
+  };
+
+  Communicator(const Nccl& nccl, int32_t device, int32_t size, int32_t rank, ncclComm_t handle,
+               const sdk::CommConfig& config);
+
+  static ncclComm_t meet(const Nccl& nccl, int32_t world, int32_t rank, const ncclUniqueId& id,
+                         const sdk::CommConfig& config);
+  static void await(const std::shared_ptr<Link>& link, ncclResult_t result, const char* call,
+                    Clock::time_point deadline, const std::string& who);
+  static void end(const std::shared_ptr<Link>& link, bool in_order, Clock::duration grace);
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  ncclComm_t handle() const { return link_->handle; }
+  void finish(const char* call, ncclResult_t result);
+  [[noreturn]] void throw_failure();
+
+  // The following need mutex_.
+  void fail(concord_status status, std::string detail);
+  void look_at_nccl(Clock::time_point now);
+  // Whether something has not got on for the timeout less |slack|.
+  bool overdue(Clock::time_point now, Clock::duration slack);
+
+  // The following need marks_mutex_.
+  void mark_what_is_queued(Clock::time_point now);
+  cudaError_t record_mark(concord_stream stream, Clock::time_point now);
+  void pass_marks(Clock::time_point now);
+
+  static inline std::atomic<int32_t> failures_{0};
+
+  const Nccl& nccl_;
+  const int32_t device_;
+  const int32_t size_;
+  const int32_t rank_;
+  const std::string who_;  // for messages: "communicator 'dp', rank 1 of 4"
+  const Clock::duration timeout_;
+  const std::shared_ptr<Link> link_;
+
+  std::atomic<bool> failed_{false};
+  std::atomic<uint64_t> queued_{0};  // operations so far
+  std::atomic<concord_stream> last_stream_;
+
+  std::atomic<Clock::time_point> waiting_since_{kNever};  // the oldest mark, or the recording of one; kNever: no mark
+  std::atomic<Clock::time_point> progress_{kNever};       // when a mark was last seen reached
+
+  std::mutex mutex_;  // guards what follows; never held during a call of CUDA's
+  concord_status failure_ CONCORD_GUARDED_BY(mutex_) = CONCORD_STATUS_OK;
+  std::string failure_detail_ CONCORD_GUARDED_BY(mutex_);
+  std::vector<concord_stream> streams_ CONCORD_GUARDED_BY(mutex_);  // those that have not been told of a failure
+  uint64_t seen_call_ CONCORD_GUARDED_BY(mutex_) = 0;               // the odd value of calls when it was first seen
+  Clock::time_point seen_call_at_ CONCORD_GUARDED_BY(mutex_);
+
+  std::mutex marks_mutex_;  // guards what follows; held during calls of CUDA's, and never together with mutex_
+  std::deque<Mark> marks_ CONCORD_GUARDED_BY(marks_mutex_);
+  std::vector<cudaEvent_t> spare_events_ CONCORD_GUARDED_BY(marks_mutex_);
+  uint64_t marked_ CONCORD_GUARDED_BY(marks_mutex_) = 0;  // of queued_
+};
+
+}  // namespace concord::cuda

@@ -1,0 +1,63 @@
+// The guard of the live communicators of the process, see communicator.h: two threads that visit each of them a few
+// times a second, one for ticks, which may get stuck inside CUDA, and one for watches, which abort what is stuck. They
+// run while there is a communicator. The CUDA calls of a tick disturb no capture: it is in the relaxed capture mode.
+// Threads: any thread, any time.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "backends/cuda/nccl/communicator.h"
+#include "platform/base/thread_safety.hpp"
+
+namespace concord::cuda {
+
+// A thread that calls |visit| of every member, again and again.
+class Rounds {
+ public:
+  using Visit = void (Communicator::*)(Clock::time_point) noexcept;
+  explicit Rounds(Visit visit) : visit_(visit) {}
+
+  void add(Communicator* communicator);
+  // Afterwards no visit touches it. Waits: for a visit under way, and for the thread's end with the last one.
+  void remove(Communicator* communicator);
+
+  // Calls |body| for each; it may throw. Waits: for a round under way.
+  template <class Body>
+  void for_each(Body&& body) {
+    const std::lock_guard lock(mutex_);
+    for (Communicator* communicator : members_) body(*communicator);
+  }
+
+ private:
+  void run(std::stop_token stop);
+  Clock::duration period() const;
+
+  const Visit visit_;
+  std::mutex mutex_;  // guards what follows, and held during visits; taken before a communicator's own
+  std::condition_variable_any changed_;
+  std::vector<Communicator*> members_ CONCORD_GUARDED_BY(mutex_);
+  bool woken_ CONCORD_GUARDED_BY(mutex_) = false;  // a member came: its period may be shorter
+  std::jthread thread_;
+};
+
+class Guard {
+ public:
+  void add(Communicator* communicator);
+  // Afterwards the guard does not touch it. Waits: for a tick under way, which the watches bound.
+  void remove(Communicator* communicator);
+
+  // Calls |body| for each; it may throw. Waits: as remove.
+  template <class Body>
+  void for_each(Body&& body) {
+    ticks_.for_each(body);
+  }
+
+ private:
+  Rounds watches_{&Communicator::watch};
+  Rounds ticks_{&Communicator::tick};
+};
+
+}  // namespace concord::cuda
