@@ -10,9 +10,12 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <span>
 #include <thread>
 #include <vector>
 
+#include "platform/base/descriptor_message.hpp"
+#include "platform/base/framed_socket.hpp"
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::shm {
@@ -77,29 +80,12 @@ ucred credentials_of(int socket) {
   return credentials;
 }
 
-bool wait_readable(int socket, milliseconds at_most) {
-  pollfd entry{socket, POLLIN, 0};
-  return ::poll(&entry, 1, static_cast<int>(at_most.count())) > 0;
-}
-
-// Sends |message|, together with |file| unless that is negative. False if the other side has closed.
+// Sends |message|, with |file| unless that is negative. Returns false if the other side has closed.
 template <class Message>
 bool send_message(int socket, const Message& message, int file = -1) {
-  iovec data{const_cast<Message*>(&message), sizeof message};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  if (file >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* part = CMSG_FIRSTHDR(&header);
-    part->cmsg_level = SOL_SOCKET;
-    part->cmsg_type = SCM_RIGHTS;
-    part->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(part), &file, sizeof file);
-  }
-  return ::sendmsg(socket, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message);
+  const std::span bytes(reinterpret_cast<const char*>(&message), sizeof message);
+  if (file >= 0) return send_with_descriptors(socket, bytes, std::span<const int, 1>(&file, 1));
+  return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
 enum class Received { kMessage, kNothing, kEnd, kGarbage };
@@ -383,7 +369,7 @@ class Guest {
 
   void wait_for_verdict(UniqueFd* out_file) {
     while (true) {
-      if (wait_readable(socket_.get(), patience_.slice())) {
+      if (wait_until_ready(socket_.get(), POLLIN, Clock::now() + patience_.slice())) {
         Verdict verdict;
         const Received heard = receive_message(socket_.get(), &verdict, out_file);
         verdict.text[sizeof verdict.text - 1] = '\0';

@@ -14,22 +14,17 @@
 // Threads: one at a time.
 #pragma once
 
-#include <poll.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstring>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "platform/base/framed_socket.hpp"
 #include "platform/base/keyed_hash.hpp"
-#include "platform/base/unique_fd.hpp"
 
 namespace concord {
 
@@ -48,74 +43,46 @@ class SealedConnection {
   SealedConnection(UniqueFd socket, End end, std::string_view secret, std::string_view purpose)
       : socket_(std::move(socket)), end_(end), hash_(secret), purpose_(purpose), nonce_(kNonce, '\0') {
     if (::getrandom(nonce_.data(), nonce_.size(), 0) != static_cast<ssize_t>(kNonce)) close();
-    out_ = std::string(kMagic) + nonce_;
-    flush();
+    socket_.put_raw(std::string(kMagic) + nonce_);
   }
 
-  int descriptor() const { return socket_.get(); }
-  bool open() const { return static_cast<bool>(socket_); }
-  short wanted_events() const { return static_cast<short>(POLLIN | (unsent() > 0 ? POLLOUT : 0)); }
-  size_t unsent() const { return out_.size() - sent_bytes_; }
+  int descriptor() const { return socket_.descriptor(); }
+  bool open() const { return socket_.open(); }
+  short wanted_events() const { return socket_.wanted_events(); }
+  size_t unsent() const { return socket_.unsent(); }
   bool is_known() const { return received_ > 0; }  // a genuine message has arrived
+  int error() const { return socket_.error(); }
+  void flush() { socket_.flush(); }
+  void close() { socket_.close(); }
 
-  // Queues a message and sends what the socket takes. Errors show in fill().
+  // Queues a message and sends what the socket accepts. Errors show in fill().
   void put(uint32_t kind, std::string_view body) {
     if (peer_nonce_.empty()) {
       waiting_.push_back({kind, std::string(body)});
       return;
     }
-    const Header header{static_cast<uint32_t>(body.size()), kind, seal(end_, sent_++, kind, body)};
-    out_.append(reinterpret_cast<const char*>(&header), sizeof header);
-    out_.append(body);
-    flush();
+    socket_.put({.kind = kind, .seal = seal(end_, sent_++, kind, body)}, body);
   }
 
-  void flush() {
-    while (unsent() > 0 && socket_) {
-      const ssize_t sent = ::send(socket_.get(), out_.data() + sent_bytes_, unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-      sent_bytes_ = sent < 0 ? out_.size() : sent_bytes_ + static_cast<size_t>(sent);
-    }
-    out_.clear();
-    sent_bytes_ = 0;
-  }
-
-  // Reads what has arrived, at most one piece, which is short for a peer that is not known yet: whoever sends more than
-  // it may cannot fill the memory, provided that next() is called after every fill(). Returns false at the end of the
+  // Reads what has arrived, at most one piece, which is short for a peer that is not known yet: a peer that sends more than
+  // allowed cannot fill the memory, provided that next() is called after every fill(). Returns false at the end of the
   // connection and after an error, which is in error(); 0: the peer has closed.
-  bool fill() {
-    if (!socket_) return false;
-    const size_t before = in_.size();
-    in_.resize(before + (is_known() ? kPiece : kFirstPiece));
-    ssize_t got = 0;
-    do got = ::recv(socket_.get(), in_.data() + before, in_.size() - before, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
-    const int failure = got < 0 ? errno : 0;
-    in_.resize(before + static_cast<size_t>(std::max<ssize_t>(got, 0)));
-    if (got > 0 || failure == EAGAIN || failure == EWOULDBLOCK) return true;
-    error_ = failure;
-    return false;
-  }
+  bool fill() { return is_known() ? socket_.fill() : socket_.fill(kFirstPiece); }
 
   // Returns the next whole message. A wrong seal or a body of more than |limit| bytes closes the connection.
   std::optional<Message> next(size_t limit) {
     if (!take_greeting()) return std::nullopt;
-    Header header;
-    if (in_.size() < sizeof header) return std::nullopt;
-    std::memcpy(&header, in_.data(), sizeof header);
-    if (header.bytes > limit) return refuse(kNoPeer);
-    if (in_.size() < sizeof header + header.bytes) return std::nullopt;
-    Message message{header.kind, in_.substr(sizeof header, header.bytes)};
-    in_.erase(0, sizeof header + header.bytes);
+    auto message = socket_.next(limit);
+    if (!message) return std::nullopt;
+    const auto& [header, body] = *message;
     const End from = end_ == End::server ? End::client : End::server;
-    if (seal(from, received_, header.kind, message.body) != header.seal) return refuse(kWrongSecret);
+    if (seal(from, received_, header.kind, body) != header.seal) {
+      socket_.refuse(kWrongSecret);
+      return std::nullopt;
+    }
     ++received_;
-    return message;
+    return Message{header.kind, std::move(message->body)};
   }
-
-  int error() const { return error_; }
-  void close() { socket_.reset(); }
 
  private:
   struct Header {
@@ -124,24 +91,15 @@ class SealedConnection {
     uint64_t seal = 0;
   };
   static constexpr size_t kNonce = 16;
-  static constexpr size_t kPiece = 64 << 10;
   static constexpr size_t kFirstPiece = 1 << 10;
-
-  std::nullopt_t refuse(int error) {
-    in_.clear();
-    error_ = error;
-    close();
-    return std::nullopt;
-  }
 
   // Returns whether the peer's greeting is complete.
   bool take_greeting() {
     if (!peer_nonce_.empty()) return true;
-    const std::string_view begin = std::string_view(in_).substr(0, kMagic.size());
-    if (begin != kMagic.substr(0, begin.size())) refuse(kNoPeer);
-    if (in_.size() < kMagic.size() + kNonce) return false;
-    peer_nonce_ = in_.substr(kMagic.size(), kNonce);
-    in_.erase(0, kMagic.size() + kNonce);
+    const std::string_view begin = socket_.arrived().substr(0, kMagic.size());
+    if (begin != kMagic.substr(0, begin.size())) socket_.refuse(kNoPeer);
+    if (socket_.arrived().size() < kMagic.size() + kNonce) return false;
+    peer_nonce_ = socket_.take_raw(kMagic.size() + kNonce).substr(kMagic.size());
     for (const Message& message : std::exchange(waiting_, {})) put(message.kind, message.body);
     return true;
   }
@@ -155,16 +113,13 @@ class SealedConnection {
     return hash_(text);
   }
 
-  UniqueFd socket_;
+  FramedSocket<Header> socket_;
   End end_ = End::client;
   KeyedHash hash_{""};
   std::string purpose_;
   std::string nonce_, peer_nonce_;  // empty: not received yet
   uint64_t sent_ = 0, received_ = 0;
-  std::string in_, out_;
-  size_t sent_bytes_ = 0;         // bytes of out_ that were sent
   std::vector<Message> waiting_;  // for the peer's random number, on which their seals depend
-  int error_ = 0;
 };
 
 }  // namespace concord

@@ -1,67 +1,27 @@
 #include "platform/conformance/processes/channel.h"
 
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <stdexcept>
 
 namespace concord::conformance {
 namespace {
 
-constexpr size_t kHeader = 5;  // the letter and four bytes of length
+constexpr size_t kMaxBody = std::numeric_limits<uint32_t>::max();  // parent and worker trust each other
 
 }  // namespace
 
-Channel::~Channel() { close(fd_); }
-
-bool Channel::send(MessageKind kind, const std::string& body) {
-  const auto length = static_cast<uint32_t>(body.size());
-  std::string bytes(kHeader, static_cast<char>(kind));
-  std::memcpy(bytes.data() + 1, &length, sizeof length);
-  bytes += body;
-  for (size_t sent = 0; sent < bytes.size();) {
-    const ssize_t count = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    sent += static_cast<size_t>(count);
-  }
-  return true;
-}
-
 bool Channel::next(Message& out_message) {
-  if (arrived_.size() < kHeader) return false;
-  uint32_t length = 0;
-  std::memcpy(&length, arrived_.data() + 1, sizeof length);
-  if (arrived_.size() < kHeader + length) return false;
-  out_message.kind = static_cast<MessageKind>(arrived_[0]);
-  out_message.body = arrived_.substr(kHeader, length);
-  arrived_.erase(0, kHeader + length);
-  return true;
+  auto message = socket_.next(kMaxBody);
+  if (message) out_message = {message->header.kind, std::move(message->body)};
+  return message.has_value();
 }
 
 bool Channel::receive(Message& out_message) {
-  while (!next(out_message)) {
-    char block[4096];
-    const ssize_t count = recv(fd_, block, sizeof block, 0);
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return false;
-    arrived_.append(block, static_cast<size_t>(count));
-  }
-  return true;
-}
-
-bool Channel::pump() {
-  char block[4096];
-  while (true) {
-    const ssize_t count = recv(fd_, block, sizeof block, MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
-    if (count <= 0) return false;
-    arrived_.append(block, static_cast<size_t>(count));
-  }
+  auto message = socket_.receive(kMaxBody);
+  if (message) out_message = {message->header.kind, std::move(message->body)};
+  return message.has_value();
 }
 
 std::string pack(const std::vector<std::string>& parts) {

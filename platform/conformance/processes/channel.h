@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <string>
 #include <vector>
+
+#include "platform/base/framed_socket.hpp"
 
 namespace concord::conformance {
 
@@ -26,27 +27,27 @@ struct Message {
   std::string body;
 };
 
-// One end. Owns the file descriptor. Not thread-safe.
+// One end of the connection between the parent and a worker. Owns the file descriptor. Not thread-safe.
 class Channel {
  public:
-  explicit Channel(int fd) : fd_(fd) {}
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
-  ~Channel();
+  explicit Channel(int fd) : socket_(UniqueFd(fd)) {}
 
-  int fd() const { return fd_; }
-  // Waits until the bytes are sent; false if the other end has closed.
-  bool send(MessageKind kind, const std::string& body);
-  // Waits for the next message; false if the other end has closed.
+  int fd() const { return socket_.descriptor(); }
+  // Waits until the bytes are sent; returns false if the other end has closed.
+  bool send(MessageKind kind, const std::string& body) { return socket_.send({.kind = kind}, body); }
+  // Waits for the next message; returns false if the other end has closed.
   bool receive(Message& out_message);
-  // Takes what has arrived without waiting; false if the other end has closed.
-  bool pump();
-  // The next whole message that pump took; false if there is none.
+  // Takes what has arrived without waiting; returns false if the other end has closed.
+  bool pump() { return socket_.fill(); }
+  // Returns the next whole message that pump took in |out_message|; returns false if there is none.
   bool next(Message& out_message);
 
  private:
-  int fd_;
-  std::string arrived_;
+  struct Header {
+    uint32_t bytes = 0;
+    MessageKind kind = MessageKind::kQuit;
+  };
+  FramedSocket<Header> socket_;
 };
 
 // A list of strings as one string, for the body of a message.

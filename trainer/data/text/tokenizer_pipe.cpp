@@ -15,6 +15,7 @@
 #include "core/base/config_error.h"
 #include "core/base/parse_json.h"
 #include "core/base/quoted.h"
+#include "platform/base/framed_socket.hpp"
 #include "trainer/data/token_batch.h"
 
 namespace concord {
@@ -62,15 +63,9 @@ TokenizerPipe::TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::
 void TokenizerPipe::fail(const std::string& what) const { throw std::runtime_error(name_ + " " + what); }
 
 void TokenizerPipe::wait_for(int fd, short events) {
-  const Clock::time_point end = Clock::now() + allowed_;
-  pollfd wanted{.fd = fd, .events = events, .revents = 0};
-  while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()).count();
-    const int ready = ::poll(&wanted, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1'000'000)));
-    if (ready > 0) return;
-    if (ready < 0 && errno != EINTR) fail(fmt::format("cannot be polled: {}", std::strerror(errno)));
-    if (ready == 0 && left <= 0) fail_to_answer(allowed_);
-  }
+  if (wait_until_ready(fd, events, Clock::now() + allowed_)) return;
+  if (errno != 0) fail(fmt::format("cannot be polled: {}", std::strerror(errno)));
+  fail_to_answer(allowed_);
 }
 
 void TokenizerPipe::fail_to_answer(std::chrono::milliseconds waited) const {
