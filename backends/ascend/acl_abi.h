@@ -1,4 +1,4 @@
-// What this backend uses of the ACL runtime (CANN 8.1 to 9.x), declared by ourselves: the vendor's headers may not be
+// The part of the ACL runtime (CANN 8.1 to 9.x) that this backend uses, declared by us: the vendor's headers may not be
 // shipped and are not needed to build. Types and functions have the vendor's names, within namespace abi; constants
 // have ours. fn::aclrtMalloc is the *type* of that function: nothing here declares a symbol, so nothing can be linked
 // by accident. The backend finds the functions by dlsym (symbols.inc); the simulator in sim/ defines them.
@@ -112,7 +112,7 @@ using aclInit = aclError(const char* config_path);
 using aclFinalize = aclError();
 using aclGetRecentErrMsg = const char*();
 using aclrtGetSocName = const char*();
-using aclrtGetVersion = aclError(int32_t* major, int32_t* minor, int32_t* patch);  // of the runtime's interface, not of CANN
+using aclrtGetVersion = aclError(int32_t* major, int32_t* minor, int32_t* patch);  // version of the runtime's interface, not of CANN
 using aclsysGetCANNVersion = aclError(aclCANNPackageName, aclCANNPackageVersion*);
 using aclsysGetVersionStr = aclError(char* package, char* version);  // 8.5+
 

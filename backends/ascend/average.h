@@ -28,7 +28,7 @@ class Averages {
               const Workspace& workspace) const;
 
  private:
-  // Null if the library is missing.
+  // Returns null if the library is missing.
   const Aclnn* aclnn() const;
 
   Devices& devices_;

@@ -23,7 +23,7 @@ struct Acl {
 #include "backends/ascend/symbols.inc"
 
   std::string path;
-  std::string version;    // of CANN, as it writes it: "8.5.0"; "unknown" if it does not tell
+  std::string version;    // version of CANN, like "8.5.0"; "unknown" if it is not reported
   std::string simulator;  // what a simulator calls itself ("sim-npu"); "" on hardware
 };
 
@@ -46,7 +46,7 @@ Acl load_acl();
 // UNAVAILABLE as load_acl.
 Hccl load_hccl();
 
-// Nothing if the library or one of its functions is missing; |out_reason| then says so.
+// Returns nullopt, with the reason in |out_reason|, if the library or one of its functions is missing.
 std::optional<Aclnn> load_aclnn(std::string* out_reason);
 
 // UNAVAILABLE if |version| ("8.1.RC1", "9.0.0") is not supported; the message has |path|.

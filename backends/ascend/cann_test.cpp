@@ -1,4 +1,4 @@
-// Finding CANN: what is said where it is not there, too old, or not whole.
+// Finding CANN, and the errors if it is missing, too old, or incomplete.
 #include "backends/ascend/cann.h"
 
 #include <dlfcn.h>

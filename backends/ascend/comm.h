@@ -1,6 +1,6 @@
 // The comm table over HCCL. What each operation becomes:
 //   data movement   bytes, whatever the dtype
-//   reductions      HCCL's own, where it has them; bool as int8 with max for "or" and min for "and"; an average as a
+//   reductions      HCCL's own, if it has them; bool as int8 with max for "or" and min for "and"; an average as a
 //                   sum and a division (average.h); what HCCL lacks is declared unsupported
 //   reduce          ranks that get no result pass scratch memory: HCCL takes no null there
 //   broadcast       in place, as HCCL's is: the root first copies its data to where it is received

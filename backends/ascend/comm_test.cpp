@@ -1,4 +1,4 @@
-// What the comm table asks of HCCL, and what it makes of HCCL's answers. That the results are right is conformance's.
+// The calls of the comm table to HCCL, and how it handles HCCL's answers. Conformance tests the results.
 #include "backends/ascend/comm.h"
 
 #include <gmock/gmock.h>

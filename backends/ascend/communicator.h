@@ -1,6 +1,6 @@
 // One rank's end of an HCCL communicator.
 //
-// What HCCL does in its own way, and what becomes of it here:
+// Properties of HCCL, and how this class handles them:
 //   memory       every communicator takes 2 x HCCL_BUFFSIZE on the device (2 x 200 MB by default), so that one of a
 //                single rank is made without HCCL
 //   set-up       communicators of one device must not be set up from two threads at the same time: one lock per device.
@@ -59,8 +59,8 @@ class Communicator {
     finish(call, body(link_->handle));
   }
 
-  // What is queued on |stream| from here on comes after what this communicator has on other streams. Throws the failure
-  // if there is one.
+  // Orders work that is queued on |stream| later after the work of this communicator on other streams. Throws the
+  // failure if there is one.
   void turn_to(concord_stream stream);
 
   // Throws the failure if there is one.

@@ -80,7 +80,7 @@ class Rank {
   void* data_ = nullptr;
 };
 
-// After a failure: async_error tells it, later calls fail with it at once, destroy works.
+// After a failure: async_error reports it, later calls fail with it immediately, destroy works.
 void expect_failed_for_good(Rank& rank, concord_comm group, concord_status status) {
   concord_status error = CONCORD_STATUS_OK;
   Rank::require(rank.comm().async_error(rank.comm().self, group, &error), "async_error");

@@ -23,7 +23,7 @@ class Handles {
     live_.insert_or_assign(handle, known);
   }
 
-  // What was known of |handle|. INVALID_ARGUMENT if it is null, not from create, or destroyed before.
+  // Removes |handle| and returns what was known about it. INVALID_ARGUMENT if it is null, not from create, or destroyed before.
   Known remove(Handle handle) {
     const std::unique_lock lock(mutex_);
     const auto found = live_.find(handle);
@@ -35,7 +35,7 @@ class Handles {
     return known;
   }
 
-  // Nothing for handles that others (libtorch) have made.
+  // Returns nullopt for handles that others (libtorch) have created.
   std::optional<Known> find(Handle handle) const {
     const std::shared_lock lock(mutex_);
     const auto found = live_.find(handle);

@@ -1,4 +1,4 @@
-// What this backend uses of HCCL (CANN 8.1 to 9.x), declared as acl_abi.h declares the runtime: types and function
+// The part of HCCL (CANN 8.1 to 9.x) that this backend uses, declared like the runtime in acl_abi.h: types and function
 // types with the vendor's names within namespace abi, constants with ours, no symbols.
 #pragma once
 
@@ -72,7 +72,7 @@ struct HcclSendRecvItem {
   uint32_t remoteRank;
 };
 
-// Version 5 of the struct, which every later library reads too: it copies as many bytes as |size| says. The vendor
+// Version 5 of the struct, which every later library reads too: it copies |size| bytes. The vendor
 // initialises it by an inline function; comm_config in hccl.cpp is ours.
 inline constexpr uint32_t kHcclConfigMagic = 0xf0f0f0f0;
 inline constexpr uint32_t kHcclConfigVersion = 5;

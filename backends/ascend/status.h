@@ -19,7 +19,7 @@ concord_status status_of(abi::HcclResult result);
 std::string describe(const Acl& acl, abi::aclError error, const char* call);
 std::string describe(const Hccl& hccl, abi::HcclResult result, const char* call);
 
-// |context| is added to the sentence.
+// |context| is added to the message.
 [[noreturn]] void fail_acl(const Acl& acl, abi::aclError error, const char* call, const std::string& context = {});
 
 inline void check_acl(const Acl& acl, abi::aclError error, const char* call) {

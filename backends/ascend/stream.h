@@ -1,5 +1,5 @@
-// The stream table: streams are aclrtStream, so those of libtorch can be passed in. ACL's null stream is refused, by
-// all tables alike: HCCL takes none.
+// The stream table: streams are aclrtStream, so those of libtorch can be passed in. All tables reject ACL's null
+// stream, because HCCL does.
 #pragma once
 
 #include "backends/ascend/comm.h"
@@ -12,7 +12,7 @@ class Streams {
   Streams(Devices& devices, Communicators& communicators) : devices_(devices), communicators_(communicators) {}
 
   concord_stream create(int32_t device, int32_t priority);
-  // Waits: for what is queued. ACL's own destroy does too, but does not promise it for every release.
+  // Waits: for queued work. ACL's own destroy does too, but does not promise it for every release.
   void destroy(concord_stream stream);
   // Also makes a communicator that was used on |stream| take note of a failure.
   void synchronize(concord_stream stream);

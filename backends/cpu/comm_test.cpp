@@ -238,7 +238,7 @@ TEST(Comm, AbortEndsQueuedAndRunningOperationsEverywhereAndLaterCallsToo) {
   with_ranks(2, [&](int32_t rank, concord_comm handle) {
     const TestStream s, other;
     std::vector<float> running = {1}, queued = {1};
-    if (rank == 0) {  // waits in vain for rank 1
+    if (rank == 0) {  // waits for rank 1, which never comes
       EXPECT_OK(all_reduce(handle, running, s));
       EXPECT_OK(all_reduce(handle, queued, other));
       both_queued.store(true);

@@ -1,4 +1,4 @@
-// What the tests of this folder share: the plugin opened once with three devices, and small things to order threads
+// Helpers of the tests of this folder: the plugin opened once with three devices, and small things to order threads
 // with.
 #pragma once
 
@@ -37,7 +37,7 @@ inline const concord_rng_table& rng() { return host().rng(); }
 #define CALL(table, function, ...) table().function(table().self __VA_OPT__(, ) __VA_ARGS__)
 #define EXPECT_OK(call) EXPECT_EQ((call), CONCORD_STATUS_OK) << ::concord::sdk::TestHost::detail()
 #define ASSERT_OK(call) ASSERT_EQ((call), CONCORD_STATUS_OK) << ::concord::sdk::TestHost::detail()
-// The call fails with |status|, and its sentence has |part| in it.
+// The call fails with |status| and a message that contains |part|.
 #define EXPECT_FAILS(call, status, part) \
   EXPECT_EQ((call), status);             \
   EXPECT_THAT(::concord::sdk::TestHost::detail(), ::testing::HasSubstr(part))

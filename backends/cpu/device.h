@@ -1,4 +1,4 @@
-// The device table. The devices are names for the same cores and memory: one, or as many as cpu.devices says.
+// The device table. The devices are names for the same cores and memory: one, or the number in the setting cpu.devices.
 #pragma once
 
 #include "platform/abi/device.h"

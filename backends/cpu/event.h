@@ -35,7 +35,7 @@ class Event {
   void record(const std::shared_ptr<Queue>& queue);
   Mark mark() const;
   // Nanoseconds of the steady clock at which the newest record was reached. Throws FAILED_PRECONDITION if the event
-  // has no timing, was not recorded, or its record is not reached; |which| names it in the sentence.
+  // has no timing, was not recorded, or its record is not reached; |which| names it in the message.
   int64_t reached_at(const char* which) const;
 
  private:

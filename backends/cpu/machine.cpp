@@ -19,7 +19,7 @@ int64_t number_in(const char* path, int64_t missing) {
   return file >> number ? number : missing;
 }
 
-// What follows "|key| :" in a file of such lines; "" if the key is not there.
+// Returns the text after "|key| :" in a file of such lines; "" if the key is missing.
 std::string field_in(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {

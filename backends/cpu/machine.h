@@ -1,4 +1,4 @@
-// What this machine has, as the process may use it: cores by its affinity, memory by its cgroup. Threads: any.
+// Resources of this machine that the process may use: cores by its affinity, memory by its cgroup. Threads: any.
 #pragma once
 
 #include <cstdint>

@@ -40,7 +40,7 @@ void for_each_kind(Body&& body) {
   }
 }
 
-// |count| values from |offset| on, in bytes, one at a time: the definition itself.
+// Returns |count| values, starting at |offset|, in bytes, computed one at a time: the definition itself.
 std::vector<char> defined(concord_rng_kind kind, concord_dtype dtype, int64_t count, uint64_t offset) {
   const concord_rng_request request = request_of(kind, dtype, nullptr, count, offset);
   std::vector<char> bytes(static_cast<size_t>(count * sdk::dtype_size(dtype)));
@@ -145,7 +145,7 @@ TEST(Rng, LargeFillsUseTheCoresThatTheThreadMayRunOn) {
 
 TEST(Rng, PositionsWrapAroundAtTheirEnd) {
   for_each_kind([](concord_rng_kind kind, concord_dtype dtype, size_t size) {
-    const uint64_t offset = UINT64_MAX - 149;  // 150 positions before the end, then from 0 on
+    const uint64_t offset = UINT64_MAX - 149;  // 150 positions before the end, then wraps to 0
     std::vector<char> bytes(400 * size);
     const auto request = request_of(kind, dtype, bytes.data(), 400, offset);
     EXPECT_OK(CALL(rng, fill, &request, nullptr));

@@ -1,4 +1,4 @@
-// What a user may set for this backend. Read once, when the plugin is opened; a bad value is a failure of the open.
+// Settings of this backend. Read once, when the plugin is opened; a bad value is a failure of the open.
 #pragma once
 
 #include <cstdint>

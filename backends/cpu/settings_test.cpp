@@ -1,5 +1,5 @@
 // A program of its own, because a plugin that opened stays open. One test, in the order of a process's life: opens that
-// fail with a sentence, then one that does not.
+// fail with a message, then one that does not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The memory table over the CUDA runtime: cudaMalloc, a stream-ordered pool per device, pinned host memory, copies.
 //
-// copy() uses a stream of its own that no other work shares, because CUDA's plain cudaMemcpy runs on the default stream
+// copy() uses a dedicated stream, because CUDA's plain cudaMemcpy runs on the default stream
 // and would wait for what libtorch has queued there.
 // Threads: any thread, any time.
 #pragma once

@@ -1,4 +1,4 @@
-// The real plugin, on whatever machine this is: without a driver it says so, with one it has a device.
+// The real plugin, on whatever machine this is: without a driver it reports an error, with one it has a device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -26,7 +26,7 @@
 namespace concord::cuda {
 namespace {
 
-// The label of results obtained here. The build with fake/, which has no device, returns another.
+// The label of results obtained here. The build with fake/, which has no device, has a different one.
 #if !defined(CONCORD_CUDA_LABEL)
 #define CONCORD_CUDA_LABEL "cuda"
 #endif
@@ -95,7 +95,7 @@ std::vector<concord_capability> capabilities(const Devices& devices) {
       {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "NCCL does not compare the ranks' calls"},
       {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
       {CONCORD_CAP_COMM_BYTES, 0, "depends on the topology; NCCL does not report it"},
-      {CONCORD_CAP_TORCH_FP8, 1, "in tensor cores from compute capability 8.9 on"},
+      {CONCORD_CAP_TORCH_FP8, 1, "in tensor cores of compute capability 8.9 or later"},
   };
 }
 

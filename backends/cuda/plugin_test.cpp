@@ -39,7 +39,7 @@ TEST(CudaPlugin, NamesItselfItsLibtorchSideAndItsVersions) {
   EXPECT_THAT(core.version, HasSubstr("NCCL 2."));
 }
 
-// In a process of its own: the plugin is opened once in each.
+// Runs in its own process, because a process opens the plugin only once.
 TEST(CudaPlugin, MakesEachProcessAHostOfItsOwnWhereADeviceIsShared) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that runs nothing else
   const auto open_and_tell = [] {

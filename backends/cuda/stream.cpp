@@ -28,7 +28,7 @@ void Streams::destroy(concord_stream stream) {
 
 void Streams::synchronize(concord_stream stream) {
   const cudaError_t error = cudaStreamSynchronize(vendor(stream));
-  communicators_.report(stream);  // first: it says more than what CUDA makes of an operation that was truncated
+  communicators_.report(stream);  // first: its message is better than CUDA's error for an aborted operation
   check_cuda(error, "cudaStreamSynchronize");
 }
 

@@ -1,11 +1,11 @@
 // Large reductions between hosts: sums that travel from host to host in rank order.
 //
 // A reduction is cut into steps, and a step into one slice for each rank of a host. For its slice a rank takes the
-// values of the ranks beside it, adds them to the sum that came from the host before, and passes it on. The last host
-// has the result, which goes back the same way; then the ranks of a host share their slices. A host begins the next
-// steps before the result of a step is back: in one round through shared memory its ranks give each other the values of
-// a step and the results of an earlier one. Every message is sent off before a rank waits for the ranks beside it, so
-// no two hosts wait for each other.
+// values of the ranks on its host, adds them to the sum received from the previous host, and passes it on. The last host
+// has the result, which returns the same way; then the ranks of a host share their slices. A host begins the next
+// steps before the result of a step is back: in one round through shared memory its ranks exchange the values of a step
+// and the results of an earlier one. Every message is sent before a rank waits for the ranks of its host, so no two
+// hosts wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Piece {
   const std::byte* send = nullptr;
   std::byte* recv = nullptr;  // null: not wanted by this rank
   int64_t elements = 0;
-  int32_t host = -1;  // where it is wanted; -1: everywhere
+  int32_t host = -1;  // that gets the result; -1: all
 };
 
 // For one operation. Hosts have the same number of ranks each, and consecutive ones.
@@ -36,12 +36,12 @@ class Chain {
   void run(const std::vector<Piece>& pieces);
 
  private:
-  using Slots = std::span<const std::byte* const>;  // of the ranks of this host; none if there is only this one
+  using Slots = std::span<const std::byte* const>;  // one per rank of this host; empty if this rank is alone
 
   struct Step {
     Piece piece;
     int64_t part = 0;              // elements of a slice; the last ones may have fewer, or none
-    Letter* sum_before = nullptr;  // of the hosts before this one
+    Letter* sum_before = nullptr;  // sum of the preceding hosts
     Letter* result = nullptr;
     std::byte* slice = nullptr;  // where the result of this rank's slice is
   };
@@ -82,7 +82,7 @@ class Chain {
   int64_t stride_ = 0;  // bytes from one part of a slot to the next
   std::vector<Step> steps_;
   std::vector<std::byte>& scratch_;
-  // Its parts.
+  // Parts of the scratch memory.
   std::byte* widened_ = nullptr;   // this host's values in the travelling type, if that is another one
   std::byte* incoming_ = nullptr;  // two slices
   std::byte* sums_ = nullptr;

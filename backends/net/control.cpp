@@ -193,7 +193,7 @@ std::optional<std::string> Line::loss_of(int32_t rank) const {
   const auto found = state_->lost.find(rank);
   if (found != state_->lost.end()) return sdk::text("rank %d %s", rank, found->second.c_str());
   if (state_->cut.empty()) return std::nullopt;
-  // Without the keeper nobody would tell this rank of anybody.
+  // Without the keeper this rank receives no news of any rank.
   const auto who = state_->keeper >= 0 ? sdk::text("rank %d (%s)", state_->keeper, state_->where.c_str())
                                        : sdk::text("the process that made the id (%s)", state_->where.c_str());
   return who + " " + state_->cut;

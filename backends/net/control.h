@@ -1,11 +1,11 @@
 // How the ranks of a communicator on several hosts find each other, and how they learn what happened to each other.
 //
 // The process that makes an id listens on a TCP port, and the id says where. Every rank keeps one line to it. Over the
-// line go the records that ranks exchange in set-up, and afterwards nothing but news: a rank has failed, has ended,
-// cannot be reached, has left. Data between ranks take another way (transport.h). The process with the id, its keeper,
-// passes the first failure on to everybody.
+// line go the records that ranks exchange in set-up, and afterwards only news: a rank has failed, has exited,
+// cannot be reached, has left. Data between ranks takes a different way (transport.h). The process that made the id, its
+// keeper, passes the first failure on to all ranks.
 //
-// A process that ends closes its line, which the keeper sees at once. A host that cannot be reached does not answer the
+// A process that exits closes its line, which the keeper detects immediately. A host that cannot be reached does not answer the
 // kernel's probes: kUnreachableAfter. A process that was stopped still answers them, so it is not taken for lost.
 //
 // Only processes that have the job's token (CONCORD_JOB_TOKEN, if it is set) and the whole id are admitted; the token
@@ -30,7 +30,7 @@ inline constexpr std::chrono::milliseconds kUnreachableAfter{2000};
 
 // Makes an id of shm::kUniqueIdBytes bytes that also tells where this process listens.
 void create_id(void* out_id);
-// Nobody will come with |id| any more. Nothing happens in another process than its maker.
+// Drops |id|: no rank will connect with it any more. Does nothing in a process that did not make the id.
 void forget_id(const void* id);
 // Whether |id| was made by create_id; if not, it is for ranks of one host.
 bool has_address(const void* id);
@@ -55,8 +55,8 @@ class Line {
   Line(const Line&) = delete;
   Line& operator=(const Line&) = delete;
 
-  // Gives |record| to all and returns everybody's, in rank order. Every rank calls it the same number of times. Throws
-  // what another rank has reported, PEER_LOST, or TIMEOUT with the ranks that are missing. Only before watch().
+  // Gathers the |record| of every rank and returns them in rank order. Every rank calls it the same number of times.
+  // Throws what another rank has reported, PEER_LOST, or TIMEOUT with the ranks that are missing. Only before watch().
   std::vector<std::string> exchange(const std::string& record);
 
   // From now on |on_failure| is called, on another thread, with what another rank reports; at most once.

@@ -8,9 +8,9 @@
 namespace concord::net {
 
 struct HostMap {
-  std::vector<std::vector<int32_t>> ranks;  // of each host, ascending; hosts in the order of their first ranks
-  std::vector<int32_t> host;                // of each rank
-  std::vector<int32_t> place;               // of each rank among those of its host
+  std::vector<std::vector<int32_t>> ranks;  // ranks per host, ascending; hosts ordered by their first rank
+  std::vector<int32_t> host;                // host index per rank
+  std::vector<int32_t> place;               // index of each rank on its host
   bool contiguous = true;                   // the ranks of every host are consecutive
   bool even = true;                         // every host has the same number of ranks
 

@@ -25,7 +25,7 @@ namespace concord::net {
 namespace {
 
 constexpr uint64_t kMark = 0x54454e44524f4e43;  // "CNORDNET": ids without an address have random bytes here
-constexpr size_t kPlace = 48;                   // behind the name that backends/shm makes of an id's first bytes
+constexpr size_t kPlace = 48;                   // after the bytes from which backends/shm derives a name
 
 // How long an interface may take to get a carrier and an address: cables, switches and DHCP take a while.
 constexpr std::chrono::seconds kSettling{5};

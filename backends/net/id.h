@@ -11,7 +11,7 @@
 
 namespace concord::net {
 
-// What this process uses to reach other hosts, and where it listens.
+// The interface by which this process reaches other hosts, and the address on which it listens.
 struct Network {
   std::string interface;           // empty: any
   std::optional<Address> address;  // none: all of this host's
@@ -31,7 +31,7 @@ uint64_t key_of(const void* id);
 
 struct Where {
   uint16_t port = 0;
-  uint16_t count = 0;  // of the addresses, the likeliest first
+  uint16_t count = 0;  // number of addresses, the likeliest first
   std::array<Address, 3> addresses{};
 
   static Where here(uint16_t port);

@@ -49,7 +49,7 @@ class Mail {
 
   // Waits until |letter| is done; one that came in has to be of the same call and of the right length.
   void await(Letter& letter);
-  // The same without a look at the header.
+  // Like await(), but accepts any header.
   void await_any(Letter& letter);
   // Waits until all that was sent has left this process.
   void settle();

@@ -78,7 +78,7 @@ void Room::look_at_clock() {
     if (!there.contains(r)) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
   }
   fail(CONCORD_STATUS_TIMEOUT,
-       sdk::text("communicator '%s': of %d ranks these have not joined within %lld ms: %s", name_.c_str(), world_,
+       sdk::text("communicator '%s': these of the %d ranks have not joined within %lld ms: %s", name_.c_str(), world_,
                  static_cast<long long>(timeout_.count()), missing.c_str()),
        nullptr);
 }

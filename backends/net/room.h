@@ -27,7 +27,7 @@ class Room {
     std::string record;
   };
 
-  // Everybody has come and gone. A room that was never full stays, to tell those who come late what failed.
+  // Whether all ranks have joined and left. A room that was never full stays, to report the failure to late ranks.
   bool over() const { return guests_.empty() && world_ > 0 && ranks_.size() == static_cast<size_t>(world_); }
   std::list<Guest>& guests() { return guests_; }
 
@@ -35,14 +35,14 @@ class Room {
 
   void hear(Guest& guest, const SealedConnection::Message& message);
 
-  // The guest's connection has ended.
+  // Reports the loss of a guest whose connection has ended.
   void lose(Guest& guest);
 
   void sweep() {
     std::erase_if(guests_, [](const Guest& guest) { return !guest.connection.open(); });
   }
 
-  // Who waits for others waits no longer than the communicator's time.
+  // Fails if ranks have waited for others longer than the communicator's timeout.
   void look_at_clock();
 
  private:

@@ -22,13 +22,13 @@ class SliceSum {
   void widen(void* out, const void* in, int64_t elements) const;
   // out = the reduction of |sources|, in order, all in the travelling type; |out| may be one of them.
   void add(void* out, const void* const* sources, int32_t source_count, int64_t elements) const;
-  // What the last rank's host does: divides averages (in place, in |sum|) and writes |out| as it is stored.
+  // Called on the host of the last rank: divides averages (in place, in |sum|) and writes |out| in the stored type.
   void finish(void* out, void* sum, int64_t elements) const;
 
  private:
   concord_dtype dtype_;
   concord_dtype wide_;
-  concord_reduce_op op_;  // of the travelling sum: that of an average is a sum
+  concord_reduce_op op_;  // operation on the travelling sum; an average travels as a sum
   bool average_;
   int32_t world_;
 };

@@ -13,8 +13,8 @@
 namespace concord::net {
 namespace {
 
-constexpr int64_t kSmallBytes = 64 << 10;   // of all ranks together: less goes through the leaders
-constexpr int64_t kLeaderBytes = 16 << 20;  // of all ranks together, that leaders handle at once
+constexpr int64_t kSmallBytes = 64 << 10;   // total over all ranks; less than this goes through the leaders
+constexpr int64_t kLeaderBytes = 16 << 20;  // total over all ranks that leaders handle at a time
 
 const std::byte* at(const void* pointer, int64_t offset = 0) {
   return pointer == nullptr ? nullptr : static_cast<const std::byte*>(pointer) + offset;
@@ -140,12 +140,11 @@ void Spanning::reduce_pieces(std::vector<Piece> pieces, concord_dtype dtype, con
   }
 }
 
-// Every host's values come together at its leader, leaders exchange them, and each takes the sum over all ranks in
-// their order.
+// Gathers the values of every host at its leader; leaders exchange them, and each reduces over all ranks in order.
 void Spanning::reduce_at_leaders(const Piece& piece, concord_dtype dtype, concord_reduce_op op) {
   const int64_t bytes = piece.elements * sdk::dtype_size(dtype);
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>((size() + 1) * bytes)));
-  std::vector<const std::byte*> blocks;  // of each host
+  std::vector<const std::byte*> blocks;  // one per host
   std::byte* next = scratch_.data();
   for (int32_t h = 0; h < map_.host_count(); next += map_.size_of(h) * bytes, ++h) blocks.push_back(next);
   std::byte* const result = next;
@@ -279,7 +278,7 @@ void Spanning::exchange(const std::byte* send, const int64_t* send_counts, const
     mail_.receive(r, at(recv, recv_offsets[r] * element), recv_counts[r] * element);
     mail_.send(r, at(send, send_offsets[r] * element), send_counts[r] * element);
   }
-  const auto here = [&](const int64_t* numbers) {  // of those on this host
+  const auto here = [&](const int64_t* numbers) {  // entries of the ranks on this host
     std::vector<int64_t> some;
     for (const int32_t r : map_.ranks[static_cast<size_t>(host_)]) some.push_back(numbers[r]);
     return some;

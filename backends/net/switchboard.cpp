@@ -100,7 +100,7 @@ std::vector<std::function<void()>> Switchboard::close_parted() {
   return calls;
 }
 
-// A process that ends closes its sockets, and what its peers have not read of them yet may be lost.
+// A process that exits closes its sockets, and data that its peers have not read yet may be lost.
 void Switchboard::wait_for_parting() {
   Switchboard& board = here();
   const auto end = Clock::now() + kPartingGrace;

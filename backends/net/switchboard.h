@@ -22,7 +22,7 @@ namespace concord::net {
 // Keeps the ids of this process and listens to all its lines, on one thread. Threads: any.
 class Switchboard {
  public:
-  // The one of this process; a child made by fork has its own.
+  // Returns the switchboard of this process; a forked child has its own.
   static Switchboard& here();
 
   void keep(const void* id);
@@ -37,7 +37,7 @@ class Switchboard {
   }
   // Keeps |line| until all ranks have left it, or one is lost.
   void add_parting(const std::shared_ptr<Line::State>& line);
-  // Afterwards nothing of the line is called any more.
+  // After it returns, no callback of the line runs.
   void remove(const std::shared_ptr<Line::State>& line) {
     const std::lock_guard lock(mutex_);
     std::erase(lines_, line);
@@ -59,7 +59,7 @@ class Switchboard {
   void listen_to_strangers() CONCORD_REQUIRES(mutex_);
   void listen_to_guests() CONCORD_REQUIRES(mutex_);
   void listen_to_lines() CONCORD_REQUIRES(mutex_);
-  // What is to be called for lines that all ranks have left; they are removed.
+  // Removes the lines that all ranks have left and returns their callbacks.
   std::vector<std::function<void()>> close_parted() CONCORD_REQUIRES(mutex_);
   static void wait_for_parting();
 
@@ -74,7 +74,7 @@ class Switchboard {
   std::list<Stranger> strangers_ CONCORD_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Line::State>> lines_ CONCORD_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Line::State>> parting_ CONCORD_GUARDED_BY(mutex_);  // of lines_
-  std::atomic<size_t> unparted_{0};  // of parting_, and of those whose calls have not returned
+  std::atomic<size_t> unparted_{0};  // lines in parting_, plus those whose callbacks have not returned
 };
 
 }  // namespace concord::net

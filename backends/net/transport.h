@@ -1,6 +1,6 @@
 // Messages between hosts: what backends/net needs of an engine, and what a module that wraps one provides.
 //
-// A module is a shared library of its own, libconcordnet_<engine>.so, so that neither the plugin nor the program needs
+// A module is a separate shared library, libconcordnet_<engine>.so, so that neither the plugin nor the program needs
 // the engine's library to start. It exports one function, kOpenPort, and is from the same build as the plugin that
 // loads it. No exception leaves it.
 //
@@ -25,12 +25,12 @@ struct Header {
 enum class Lane : uint32_t { kCollectives = 0, kPointToPoint = 1 };
 inline constexpr size_t kLanes = 2;
 
-// One message under way. Belongs to the caller, who leaves it and the data where they are until it is not pending.
+// One message in flight. Belongs to the caller, which must not move it or the data until it is no longer pending.
 struct Transfer {
   enum class State { kPending, kDone, kBroken };
   State state = State::kPending;
-  Header header;         // of a message that was received
-  int64_t bytes = 0;     // of a message that was received
+  Header header;         // header of the received message
+  int64_t bytes = 0;     // length of the received message
   const char* why = "";  // the engine's words for what broke; never freed
 };
 
@@ -44,7 +44,7 @@ class Port {
   // its sockets.
   virtual void retire() = 0;
 
-  // What the others need to reach it.
+  // Address by which peers reach this port.
   virtual const std::byte* address() const = 0;
   virtual size_t address_bytes() const = 0;
   virtual void set_address(int32_t peer, const std::byte* address, size_t bytes) = 0;
@@ -55,8 +55,8 @@ class Port {
   // Done when all that was sent to |peer| has left this process: a send may be done before.
   virtual void flush(int32_t peer, Transfer* transfer) = 0;
 
-  // Whether the caller drives the port, by progress(). While nobody does, the module does so itself, on a thread of its
-  // own, because peers may need an answer; then no receive may be pending.
+  // Sets whether the caller drives the port, by progress(). While it does not, the module drives the port on its own
+  // thread, because peers may need an answer; then no receive may be pending.
   virtual void drive(bool mine) = 0;
   // Moves what can be moved. If that is nothing, waits for news for at most |milliseconds|.
   virtual void progress(int milliseconds) = 0;
@@ -67,12 +67,12 @@ struct Opening {
   int32_t world = 0;
   uint64_t key = 0;                // only messages with it are taken
   const char* interface = "";      // the network interface to use and listen on; empty: the engine chooses
-  bool interface_is_must = false;  // of the user's choice; otherwise a faster network may be used
+  bool interface_is_must = false;  // chosen by the user; otherwise a faster network may be used
   // The hosts of the other ranks: the engine's TCP ports take connections from these addresses only. Empty: from all.
   std::span<const Address> sources = {};
 };
 
-// A port; null, with a sentence in |error|, if the engine does not work here.
+// Returns a port; null, with a message in |error|, if the engine does not work here.
 using OpenPort = Port* (*)(const Opening& opening, char* error, size_t error_bytes);
 inline constexpr const char* kOpenPort = "concord_net_open_port";
 

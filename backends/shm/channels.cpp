@@ -80,7 +80,7 @@ void Channels::sort_into_lanes(std::span<const concord_p2p_item> items) {
   for (const concord_p2p_item& item : items) {
     if (item.peer != team_.rank()) order_.push_back(&item);
   }
-  // The address as the last key keeps the items of a lane in their order.
+  // The address as the last key keeps the items of a lane in order.
   std::sort(order_.begin(), order_.end(),
             [](Item a, Item b) { return std::tie(a->kind, a->peer, a) < std::tie(b->kind, b->peer, b); });
   for (size_t i = 0; i < order_.size(); ++i) {
@@ -92,7 +92,7 @@ void Channels::sort_into_lanes(std::span<const concord_p2p_item> items) {
   }
 }
 
-// The n-th send of the batch to oneself meets the n-th receive from oneself; there are as many of each.
+// The n-th send of the batch to oneself meets the n-th receive from oneself; their numbers are equal.
 void Channels::copy_to_self(std::span<const concord_p2p_item> items) const {
   auto receive = items.begin();
   for (const concord_p2p_item& send : items) {

@@ -19,8 +19,8 @@ class Channels {
  public:
   explicit Channels(Team& team);
 
-  // Runs a batch to completion. The items have been checked. |meanwhile|, unless null, is called again and again while
-  // nothing moves; it should wait a little.
+  // Runs a batch to completion. The items have been checked. |meanwhile|, unless null, is called repeatedly while
+  // nothing moves; it should wait briefly.
   void run(std::span<const concord_p2p_item> items, const std::function<void()>& meanwhile);
 
  private:
@@ -32,7 +32,7 @@ class Channels {
     int64_t messages = 0;
   };
 
-  // The transfers of a batch in one direction with one peer, in their order, and how far they are.
+  // The transfers of a batch in one direction with one peer, in order, and their progress.
   struct Lane {
     int32_t peer = 0;
     bool sends = false;
@@ -61,7 +61,7 @@ class Channels {
   const uint64_t capacity_;
   std::vector<End> outgoing_;
   std::vector<End> incoming_;
-  std::vector<Item> order_;  // of the running batch, by direction and peer
+  std::vector<Item> order_;  // items of the running batch, by direction and peer
   std::vector<Lane> lanes_;
 };
 

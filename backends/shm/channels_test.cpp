@@ -99,7 +99,7 @@ TEST(ChannelsTest, ASmallSendIsDoneBeforeItsReceiveBegins) {
   });
 }
 
-// Every rank exchanges several messages with every rank, itself included, in an order of its own.
+// Every rank exchanges several messages with every rank, itself included, in its own order.
 void exchange_with_all(Communicator& comm, int64_t scale) {
   constexpr int kMessages = 3;
   std::vector<Buffer> out;

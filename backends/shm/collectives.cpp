@@ -240,8 +240,8 @@ void Collectives::all_to_all_v(const Call& call, const void* send, const int64_t
   exchange(call, send, {element, 0, send_counts, send_offsets}, recv, {element, 0, recv_counts, recv_offsets});
 }
 
-// A slot has a part for every rank; a rank reads its own part of every slot. Where pieces differ, the first round also
-// carries what each rank sends to whom.
+// A slot has a part for every rank; a rank reads its own part of every slot. If pieces differ, the first round also
+// carries the matrix of sizes.
 void Collectives::exchange(const Call& call, const void* send, const Pieces& sent, void* recv, const Pieces& received) {
   const bool announce = sent.counts != nullptr;
   const int64_t first = announce ? round_up((world_ + 1) * static_cast<int64_t>(sizeof(int64_t))) : 0;

@@ -3,10 +3,10 @@
 // Fast: a step between two spinning ranks takes well under a microsecond, large buffers go through
 // staging slots small enough to stay in cache. Deterministic: a reduction processes the ranks in order, so every rank
 // gets the same bits in every run, however a buffer is split. Bounded: bytes_per_rank() of shared memory per rank,
-// reserved when the communicator is made. Nothing waits forever: a peer whose process ends is PEER_LOST well within a
+// reserved when the communicator is made. Nothing waits forever: a peer whose process exits is PEER_LOST well within a
 // second, a silent one is TIMEOUT, and both have the same message on every rank.
 //
-// Arguments mean what platform/abi/comm.h says they mean; wrong ones are refused before anything is sent. Failures are
+// Arguments are those of platform/abi/comm.h; invalid ones are rejected before anything is sent. Failures are
 // thrown as sdk::Failure. After a failure that concerns the ranks together (ranks that disagree, PEER_LOST, TIMEOUT,
 // ABORTED) every later operation on that communicator fails with the same code and message, on every rank.
 //
@@ -69,7 +69,7 @@ class Communicator final : public Engine {
                     const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype) override;
   void barrier() override;
   void batch_p2p(std::span<const concord_p2p_item> items) override { batch_p2p(items, nullptr); }
-  // |meanwhile|, unless null, is called again and again while nothing moves; it should wait a little.
+  // |meanwhile|, unless null, is called repeatedly while nothing moves; it should wait briefly.
   void batch_p2p(std::span<const concord_p2p_item> items, const std::function<void()>& meanwhile);
 
   void abort() noexcept override;
@@ -84,7 +84,7 @@ class Communicator final : public Engine {
   // rank that sleeps in them calls |meanwhile| every few milliseconds.
   void act_for(const Call* call, std::function<void()> meanwhile = nullptr);
   // One round of such an operation: |fill| writes this rank's slot of slot_bytes(), all synchronize, and |read| gets
-  // the slots of all ranks, in their order. There is more than one rank.
+  // the slots of all ranks, in order. There is more than one rank.
   int64_t slot_bytes() const;
   void round(const std::function<void(std::byte*)>& fill,
              const std::function<void(std::span<const std::byte* const>)>& read);

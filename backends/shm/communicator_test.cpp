@@ -146,7 +146,7 @@ TEST(SetUpTest, TwoRankZerosAreAnError) {
   const Id id = new_id();
   std::atomic<bool> refused{false};
   in_threads(2, [&](int rank) {
-    if (rank == 1) {  // asks until the other one is there, then joins it as it should have
+    if (rank == 1) {  // asks until the other rank has arrived, then joins it correctly
       while (!refused) {
         const Caught caught = failure_of([&] { connect(2, 0, id, test_options("x", milliseconds(1))); });
         refused = caught.status == CONCORD_STATUS_INVALID_ARGUMENT;
@@ -403,7 +403,7 @@ TEST(SilenceTest, ACommunicatorThatWasDestroyedIsNamedAsTheReason) {
   });
 }
 
-// Rank 0 is freed by a thread of its own, the others by what it wrote down for them.
+// Rank 0 is freed by another of its threads, the other ranks by the record that it wrote for them.
 TEST(AbortTest, AbortFromAnotherThreadFreesAllRanks) {
   for (const bool transfers : {false, true}) {
     in_threads(4, [&](Communicator& comm) {

@@ -1,4 +1,4 @@
-// What a communicator can do, whatever its ranks are connected by. Arguments, failures and threads are as in
+// The operations of a communicator, whatever connects its ranks. Arguments, failures and threads are as in
 // communicator.h.
 #pragma once
 
@@ -17,7 +17,7 @@ struct Options {
   std::string name = "comm";  // for messages
   // How long a rank waits for its peers: in set-up, and within an operation each time that it cannot continue.
   std::chrono::milliseconds timeout{30 * 60 * 1000};
-  // What the ranks are called in messages, if these are some of the ranks of a larger communicator; empty: 0, 1, 2, ...
+  // Rank numbers for messages, if these are some of the ranks of a larger communicator; empty: 0, 1, 2, ...
   std::vector<int32_t> numbers = {};
 };
 

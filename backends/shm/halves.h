@@ -1,4 +1,4 @@
-// Conversions between f16 and float, several at a time: by the processor's own instructions where it has them, else one
+// Conversions between f16 and float, several at a time: by the processor's own instructions if it has any, else one
 // by one. The same bits as sdk::f16_to_float and sdk::float_to_f16, NaN payloads aside.
 #pragma once
 

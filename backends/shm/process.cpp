@@ -87,7 +87,7 @@ ProcessorSet available_processors() {
   ProcessorSet result;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return result.set();  // fails where there are more
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return result.set();  // fails if there are more
   for (size_t i = 0; i < result.size(); ++i) result[i] = CPU_ISSET(i, &set);
   return result;
 }
@@ -102,7 +102,7 @@ ProcessState state_of(const ProcessIdentity& process) {
     case Read::kOk: break;
   }
   if (stat.start_time != process.start_time || stat.state == 'X') return ProcessState::kEnded;
-  // The first thread of a process may end before the others; only with the last one the process has ended.
+  // The first thread of a process may end before the others; the process has exited only with the last one.
   if (stat.state == 'Z') return stat.threads > 1 ? ProcessState::kRunning : ProcessState::kEnded;
   return stat.state == 'T' || stat.state == 't' ? ProcessState::kStopped : ProcessState::kRunning;
 }

@@ -30,7 +30,7 @@ ProcessIdentity this_process();
 // does not tell.
 uint64_t this_host();
 
-// Those of the calling thread.
+// Returns the processors on which the calling thread may run.
 ProcessorSet available_processors();
 
 // kEnded: gone, a zombie, or another process has the number now. kUnknown: it lives in another pid namespace, or /proc

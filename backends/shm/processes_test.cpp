@@ -198,7 +198,7 @@ TEST(KilledPeerTest, WhatItSentBeforeItsEndStillArrives) {
 }
 
 TEST(KilledPeerTest, InSetUpIsReportedByName) {
-  for (const int victim : {0, 1}) {  // of 3; rank 2 never comes
+  for (const int victim : {0, 1}) {  // world of 3; rank 2 never joins
     const Id id = new_id();
     Signal connecting;
     tests::Ranks ranks(2, [&](int rank) {

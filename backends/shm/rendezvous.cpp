@@ -25,12 +25,12 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr uint32_t kMagic = 0x434e4331;  // changes with the protocol and with the layout of the segment
-constexpr size_t kNameBytes = 32;        // of the id: the socket's name; the rest is the secret
+constexpr size_t kNameBytes = 32;        // bytes of the id that name the socket; the rest is the secret
 constexpr size_t kSecretBytes = static_cast<size_t>(kUniqueIdBytes) - kNameBytes;
 constexpr milliseconds kSlice{100};
 constexpr milliseconds kMaxBackOff{20};
 
-// What a guest says first.
+// The first message of a guest.
 struct Hello {
   uint32_t magic = kMagic;
   int32_t world = 0;
@@ -40,8 +40,8 @@ struct Hello {
   std::array<unsigned char, kSecretBytes> secret{};
 };
 
-// What is said afterwards: the host offers the memory's file, a guest says that it has mapped it, the host says that
-// all have. Anything but OK, from either side, is the last word and ends the meeting for all.
+// Later messages: the host offers the memory's file, a guest confirms that it has mapped it, the host confirms that all
+// have. Any status except OK, from either side, is the last message and ends the rendezvous for all.
 struct Verdict {
   uint32_t magic = kMagic;
   int32_t status = CONCORD_STATUS_OK;
@@ -109,7 +109,7 @@ Received receive_message(int socket, Message* out_message, UniqueFd* out_file = 
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     int number = -1;
     std::memcpy(&number, CMSG_DATA(part), sizeof number);
-    UniqueFd file(number);  // closed here where nobody asked for it
+    UniqueFd file(number);  // closed here unless the caller wants it
     if (out_file != nullptr) *out_file = std::move(file);
   }
   const bool whole = length == static_cast<ssize_t>(sizeof *out_message) && out_message->magic == kMagic;
@@ -158,7 +158,7 @@ class Host {
       std::erase_if(guests_, [](const Guest& guest) { return guest.stage == Stage::kStranger; });
       auto segment = offer_memory();
       listen_until_all_are(Stage::kReady);
-      // Who has ended by now is noticed, and named, by the first operation.
+      // The first operation detects and names a rank that has exited by now.
       for (const Guest& guest : guests_) send_message(guest.socket.get(), Verdict{});
       return segment;
     } catch (const sdk::Failure& failure) {
@@ -285,8 +285,9 @@ class Host {
     for (size_t r = 0; r < there.size() && missing.size() < 200; ++r) {
       if (!there[r]) missing += (missing.empty() ? "" : ", ") + std::to_string(r);
     }
-    return sdk::text("communicator '%s': of %d ranks these have not joined within %lld ms: %s", meeting_.name.c_str(),
-                     meeting_.world, static_cast<long long>(meeting_.timeout.count()), missing.c_str());
+    return sdk::text("communicator '%s': these of the %d ranks have not joined within %lld ms: %s",
+                     meeting_.name.c_str(), meeting_.world, static_cast<long long>(meeting_.timeout.count()),
+                     missing.c_str());
   }
 
   std::shared_ptr<Segment> offer_memory() {

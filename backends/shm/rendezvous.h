@@ -23,14 +23,14 @@ struct Meeting {
   const void* id = nullptr;  // kUniqueIdBytes bytes
   std::string name;          // of the communicator, for messages
   std::chrono::milliseconds timeout{};
-  // Called now and then; throws when the rendezvous is cancelled. May be empty.
+  // Called periodically; throws when the rendezvous is cancelled. May be empty.
   std::function<void()> still_wanted;
 };
 
-// Waits until all ranks have joined and returns the memory they share, in which every rank's process is noted. Fails,
+// Waits until all ranks have joined and returns the memory they share, in which every rank's process is recorded. Fails,
 // with the same message on every rank that has joined: INVALID_ARGUMENT if ranks disagree about the world or claim the
-// same number, PEER_LOST if one ends meanwhile, TIMEOUT naming who is missing, OUT_OF_MEMORY. A rank on another host
-// than the one that made the id fails at once: UNAVAILABLE.
+// same number, PEER_LOST if one exits meanwhile, TIMEOUT with the missing ranks, OUT_OF_MEMORY. A rank on a different
+// host from the one that made the id fails immediately: UNAVAILABLE.
 std::shared_ptr<Segment> meet(const Meeting& meeting);
 
 }  // namespace concord::shm

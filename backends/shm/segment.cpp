@@ -21,7 +21,7 @@ namespace {
 
 constexpr int64_t kSlotBytes = 512 << 10;
 constexpr int64_t kMaxChannelBytes = 256 << 10;
-constexpr int64_t kChannelBudget = 1 << 20;  // of all channels that leave one rank
+constexpr int64_t kChannelBudget = 1 << 20;  // bytes of all channels that leave one rank
 constexpr int64_t kMinChannelBytes = 4 << 10;
 constexpr int64_t kPageBytes = 4096;
 

@@ -1,7 +1,7 @@
 // The memory that the ranks of one communicator share: its layout, its making, its mapping.
 //
 // One anonymous file (memfd) holds everything; it has no name anywhere, so nothing is left behind however a process
-// ends. All its pages are reserved when it is made: lack of memory is an error there and never a SIGBUS later. The
+// dies. All its pages are reserved when it is made: lack of memory is an error there and never a SIGBUS later. The
 // layout is a pure function of the number of ranks: no size or offset is ever read from shared memory.
 #pragma once
 
@@ -43,7 +43,7 @@ struct alignas(kLineBytes) Bedside {
   std::atomic<uint64_t> activity;  // first word of the running call; 0 outside of operations
 };
 
-// Who a rank is. Written in set-up, constant afterwards.
+// Identity of a rank. Written in set-up, constant afterwards.
 struct alignas(kLineBytes) Member {
   ProcessIdentity process;
   ProcessorSet processors;

@@ -1,4 +1,4 @@
-// What the ranks of a communicator tell each other in a split.
+// Messages between the ranks of a communicator during a split.
 #pragma once
 
 #include <cstddef>

@@ -263,7 +263,7 @@ void Team::abort() noexcept {
   try {
     record(CONCORD_STATUS_ABORTED, sdk::text("communicator '%s' was aborted by rank %d (pid %lld)", name_.c_str(),
                                              number(rank_), static_cast<long long>(::getpid())));
-  } catch (...) {  // no memory for the sentence
+  } catch (...) {  // no memory for the message
     record(CONCORD_STATUS_ABORTED, std::string());
   }
 }

@@ -2,8 +2,8 @@
 // record of what failed.
 //
 // Waiting spins briefly, then lets other threads run, then sleeps on the rank's doorbell. While asleep it checks ten
-// times a second: has the communicator failed, has an awaited process ended, has the timeout passed. The first rank
-// that sees a failure writes it down for all and wakes them, so that every rank reports the same.
+// times a second: has the communicator failed, has an awaited process exited, has the timeout passed. The first rank
+// that detects a failure records it for all and wakes them, so that every rank reports the same.
 //
 // Threads: one at a time, except abort(), error(), failed() and record(), which any thread may call at any time.
 #pragma once
@@ -25,14 +25,14 @@ namespace concord::shm {
 
 inline constexpr uint64_t kAnyNews = ~uint64_t{0};
 
-// What a rank waits for. ready() is asked often and has to be cheap.
+// A condition that a rank waits for. ready() is called often and must be cheap.
 class Awaited {
  public:
   explicit Awaited(uint64_t wish) : wish_(wish) {}
   virtual bool ready() = 0;
   // Whether |rank| is one of those that are still missing.
   virtual bool awaits(int32_t rank) const = 0;
-  // What peers compare their progress with before they ring: a step, or kAnyNews.
+  // The step at which peers ring the doorbell, or kAnyNews.
   uint64_t wish() const { return wish_; }
 
  protected:
@@ -79,7 +79,7 @@ class Team {
     wait_slowly(awaited);
   }
 
-  // The same, but calls |meanwhile| again and again instead of sleeping.
+  // Like the other wait(), but calls |meanwhile| repeatedly instead of sleeping.
   void wait(Awaited& awaited, const std::function<void()>& meanwhile);
 
   // Records the failure unless there is one already, wakes all ranks, and throws the recorded one.

@@ -13,7 +13,7 @@ namespace concord::shm {
 
 class Yielding {
  public:
-  // Yields, unless that has taken long of late. False: the caller should sleep instead.
+  // Yields, unless that has recently taken long. Returns false if the caller should sleep instead.
   bool yield() {
     if (wary_ > 0) {
       --wary_;

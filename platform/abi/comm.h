@@ -20,7 +20,7 @@
 
 #define CONCORD_COMM_TABLE "comm"
 
-/* What supports() is asked about. */
+/* Operations, for supports(). */
 typedef int32_t concord_comm_op;
 /* clang-format off */
 #define CONCORD_COMM_ALL_REDUCE     1

@@ -37,7 +37,7 @@
 
 #define CONCORD_PLUGIN_ENTRY "concord_plugin_open"
 
-/* What an opened plugin is. Owns: the plugin, forever (plugins are never unloaded). */
+/* An opened plugin. Owns: the plugin, forever (plugins are never unloaded). */
 typedef struct concord_plugin {
   concord_table_header header;
   void* self;

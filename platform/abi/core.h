@@ -1,4 +1,4 @@
-/* The core table: a plugin's identity and capabilities. Data only; constant from concord_plugin_open on. */
+/* The core table: a plugin's identity and capabilities. Data only; constant after concord_plugin_open. */
 #ifndef CONCORD_PLATFORM_ABI_CORE_H_
 #define CONCORD_PLATFORM_ABI_CORE_H_
 
@@ -22,11 +22,11 @@
 #define CONCORD_CAP_COMM_DETERMINISTIC      "comm.deterministic"      /* the same bits on every rank and in every run */
 #define CONCORD_CAP_COMM_SHARED_DEVICE      "comm.shared_device"      /* several ranks may share one device */
 #define CONCORD_CAP_COMM_P2P_SELF           "comm.p2p_self"           /* a rank may send to itself within one batch */
-#define CONCORD_CAP_COMM_DETECTS_LOSS       "comm.detects_loss"       /* PEER_LOST when a peer's process ends */
+#define CONCORD_CAP_COMM_DETECTS_LOSS       "comm.detects_loss"       /* PEER_LOST when a peer's process exits */
 #define CONCORD_CAP_COMM_DETECTS_MISMATCH   "comm.detects_mismatch"   /* INVALID_ARGUMENT when ranks' calls disagree */
 #define CONCORD_CAP_COMM_TIMEOUT            "comm.timeout"            /* TIMEOUT after concord_comm_config.timeout_ms */
 #define CONCORD_CAP_COMM_BYTES              "comm.bytes"              /* memory that one communicator takes on a rank */
-#define CONCORD_CAP_TORCH_FP8               "torch.fp8"               /* libtorch has 8-bit floats on the device */
+#define CONCORD_CAP_TORCH_FP8               "torch.fp8"               /* libtorch has FP8 on the device */
 /* clang-format on */
 
 /* ------------------------------------------------------------------------------------------------------------------ */
@@ -39,7 +39,7 @@ typedef struct concord_core_table {
   void* self;
 
   const char* name;    /* the name for CONCORD_PLATFORM: "cpu". Lower case, no spaces. required */
-  const char* version; /* of the plugin, for people: "0.1.0 (NCCL 2.28.9)". required */
+  const char* version; /* human-readable version: "0.1.0 (NCCL 2.28.9)". required */
   const char* vendor;  /* "NVIDIA", "Huawei", "any". required */
   const char* label;   /* the label of results obtained here; "sim-npu" on a simulator. required */
 

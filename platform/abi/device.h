@@ -22,7 +22,7 @@ typedef struct concord_device_info {
   char name[128];        /* as the vendor writes it: "NVIDIA H200" */
   char architecture[32]; /* "sm_90", "Ascend910B2", "aarch64" */
   char pci_bus_id[32];   /* "0000:3b:00.0"; "" if there is none */
-  /* What the vendor states for dense matrix products of this type, in FLOP/s, a multiply and add as two; 0 if that
+  /* Peak of dense matrix products of this type according to the vendor, in FLOP/s, a multiply and add as two; 0 if it
    * is not known or there are none. F32 is without rounding to fewer bits (TF32). since 1.2; an older plugin writes
    * nothing here, so a caller zeroes the struct first. */
   double peak_flops_f32;

@@ -92,8 +92,8 @@ typedef struct concord_activity {
   int32_t device;
   int32_t reserved; /* the plugin writes 0 */
   int64_t stream;   /* tells the streams of a device apart; not a concord_stream */
-  const char* name; /* of the kernel, for people; not null */
-  int64_t begin_ns; /* of CLOCK_MONOTONIC */
+  const char* name; /* human-readable name of the kernel; not null */
+  int64_t begin_ns; /* time of CLOCK_MONOTONIC */
   int64_t end_ns;   /* not before begin_ns */
 } concord_activity;
 

@@ -1,4 +1,4 @@
-/* What the host gives to a plugin when it opens it.
+/* The functions that the host gives to a plugin when it opens it.
  *
  * Threads: every function may be called from any thread at any time after concord_plugin_open has begun.
  * Owns: the host owns this struct for the life of the process; a plugin may keep the pointer.

@@ -85,7 +85,7 @@ typedef struct concord_memory_table {
   /* Free and total bytes of |device| now. required, since 1.0 */
   concord_status (*info)(void* self, int32_t device, int64_t* out_free, int64_t* out_total);
 
-  /* What |pointer| points into; interior pointers count. required, since 1.0 */
+  /* Describes the memory that |pointer| points into; interior pointers count. required, since 1.0 */
   concord_status (*describe_pointer)(void* self, const void* pointer, concord_pointer_info* out_info);
 } concord_memory_table;
 

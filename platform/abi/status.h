@@ -20,7 +20,7 @@ typedef int32_t concord_status;
 #define CONCORD_STATUS_UNAVAILABLE          3  /* the machine: no driver, no device, a library is missing */
 #define CONCORD_STATUS_OUT_OF_MEMORY        4  /* the machine: device, host or shared memory is exhausted */
 #define CONCORD_STATUS_TIMEOUT              5  /* a peer: it is alive and did not arrive in time */
-#define CONCORD_STATUS_PEER_LOST            6  /* a peer: its process has ended */
+#define CONCORD_STATUS_PEER_LOST            6  /* a peer: its process has exited */
 #define CONCORD_STATUS_ABORTED              7  /* the caller: this communicator was aborted, here or on another rank */
 #define CONCORD_STATUS_FAILED_PRECONDITION  8  /* the caller: right arguments, wrong time (elapsed before record) */
 #define CONCORD_STATUS_ABI_MISMATCH         9  /* the build: host and plugin have no common version */

@@ -8,7 +8,7 @@
 /* The exported function, if there is one. */
 #define CONCORD_TORCH_LIBRARY_ENTRY "concord_torch_library_open"
 
-/* What the host gives. Owns: the host, for the time of the call. Grows only at its end. since 1.1 */
+/* The functions that the host gives. Owns: the host, for the time of the call. Grows only at its end. since 1.1 */
 typedef struct concord_torch_host {
   uint32_t struct_size;
   uint32_t reserved;        /* 0 */

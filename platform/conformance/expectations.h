@@ -1,4 +1,4 @@
-// What a backend is known not to support: a JSON file next to it, verified by every run.
+// The tests that a backend is known to fail or not to support: a JSON file next to it, verified by every run.
 //
 //   { "unsupported":      [ {"test": "comm\\..*Avg.*", "reason": "HCCL has no AVG"} ],
 //     "expected_failure": [ {"test": "event\\.ElapsedIsInMilliseconds", "reason": "bug 17"} ] }
@@ -22,11 +22,11 @@ class Expectations {
   // Nothing is expected, and nothing is verified: for a plugin without a file.
   Expectations() = default;
 
-  // Throws std::runtime_error with a sentence if |document| is not what is described above.
+  // Throws std::runtime_error if |document| does not have the form above.
   explicit Expectations(const Json& document);
   static Expectations read(const std::string& path);
 
-  // What |result| of the test called |name| amounts to.
+  // Returns the verdict for |result| of the test called |name|.
   TestResult judge(const std::string& name, const TestResult& result) const;
 
   // A sentence for each entry that matches none of |names|.

@@ -32,7 +32,7 @@ inline constexpr int kDefaultWorld = 8;
 inline constexpr int kQuickWorld = 3;
 inline constexpr int kPerfWorld = 2;
 
-// Throws std::invalid_argument with a sentence if the arguments are wrong. '-' and '_' mean the same in names.
+// Throws std::invalid_argument with a message if the arguments are wrong. '-' and '_' mean the same in names.
 Options parse_options(const std::vector<std::string>& arguments);
 
 // Throws std::invalid_argument if the report would replace an input, or a file without --overwrite.

@@ -34,7 +34,7 @@ int64_t count_of(concord_comm_op operation, int64_t bytes, int world) {
   return std::max<int64_t>(bytes / 4 / (spread ? world : 1), 1);
 }
 
-// One operation on f32 data, again and again.
+// One operation on f32 data, repeated.
 class Meter {
  public:
   Meter(Context& t, concord_comm_op operation, int64_t bytes, bool in_place)
@@ -111,7 +111,7 @@ class Meter {
 struct Row {
   concord_comm_op operation;
   int64_t bytes;
-  double out_of_place;  // microseconds; below 0 where it was not measured
+  double out_of_place;  // microseconds; negative if it was not measured
   double in_place;
 };
 

@@ -40,12 +40,13 @@ std::vector<Refusal> device_refusals(Context& t) {
   return {
       {"device.count into null", [&] { return d.count(d.self, nullptr); }},
       {"device.info of device -1", [&d, info] { return d.info(d.self, -1, info.get()); }},
-      {"device.info of a device that is not there", [&d, info, beyond] { return d.info(d.self, beyond, info.get()); }},
+      {"device.info of a device that does not exist",
+       [&d, info, beyond] { return d.info(d.self, beyond, info.get()); }},
       {"device.info into null", [&] { return d.info(d.self, 0, nullptr); }},
       {"device.set_current to -1", [&] { return d.set_current(d.self, -1); }},
-      {"device.set_current to a device that is not there", [&d, beyond] { return d.set_current(d.self, beyond); }},
+      {"device.set_current to a device that does not exist", [&d, beyond] { return d.set_current(d.self, beyond); }},
       {"device.get_current into null", [&] { return d.get_current(d.self, nullptr); }},
-      {"device.synchronize of a device that is not there", [&d, beyond] { return d.synchronize(d.self, beyond); }},
+      {"device.synchronize of a device that does not exist", [&d, beyond] { return d.synchronize(d.self, beyond); }},
   };
 }
 
@@ -75,7 +76,7 @@ std::vector<Refusal> memory_refusals(Context& t) {
   return {
       {"memory.allocate of -1 bytes", allocate(here, -1)},
       {"memory.allocate on device -1", allocate(-1, kRefusedBytes)},
-      {"memory.allocate on a device that is not there", allocate(beyond, kRefusedBytes)},
+      {"memory.allocate on a device that does not exist", allocate(beyond, kRefusedBytes)},
       {"memory.allocate into null", [&m, here] { return m.allocate(m.self, here, kRefusedBytes, nullptr); }},
       {"memory.allocate_host of -1 bytes",
        [&m] {
@@ -95,7 +96,7 @@ std::vector<Refusal> memory_refusals(Context& t) {
        [&m, stream] { return m.fill_on_stream(m.self, nullptr, 0, kRefusedBytes, stream); }},
       {"memory.fill_on_stream of -1 bytes",
        [&m, device, stream] { return m.fill_on_stream(m.self, device->get(), 0, -1, stream); }},
-      {"memory.info of a device that is not there",
+      {"memory.info of a device that does not exist",
        [&m, beyond] {
          int64_t free = 0;
          int64_t total = 0;
@@ -118,7 +119,7 @@ std::vector<Refusal> stream_refusals(Context& t) {
          concord_stream made = nullptr;
          return s.create(s.self, -1, 0, &made);
        }},
-      {"stream.create on a device that is not there",
+      {"stream.create on a device that does not exist",
        [&s, beyond] {
          concord_stream made = nullptr;
          return s.create(s.self, beyond, 0, &made);
@@ -126,7 +127,7 @@ std::vector<Refusal> stream_refusals(Context& t) {
       {"stream.create into null", [&s, here] { return s.create(s.self, here, 0, nullptr); }},
       {"stream.query into null", [&s, stream] { return s.query(s.self, stream, nullptr); }},
       {"stream.wait_event on null", [&s, stream] { return s.wait_event(s.self, stream, nullptr); }},
-      {"stream.priority_range of a device that is not there",
+      {"stream.priority_range of a device that does not exist",
        [&s, beyond] {
          int32_t least = 0;
          int32_t greatest = 0;
@@ -157,7 +158,7 @@ std::vector<Refusal> event_refusals(Context& t) {
       {"event.create with the unknown flag 0x2", with_flags(0x2)},
       {"event.create with the unknown flag 0x80000000", with_flags(0x80000000u)},
       {"event.create with CONCORD_EVENT_TIMING and an unknown flag", with_flags(CONCORD_EVENT_TIMING | 0x4)},
-      {"event.create on a device that is not there",
+      {"event.create on a device that does not exist",
        [&e, beyond] {
          concord_event made = nullptr;
          return e.create(e.self, beyond, 0, &made);
@@ -237,7 +238,7 @@ std::vector<Refusal> comm_setup_refusals(Context& t) {
       {"comm.init with world 0", init(here, 0, 0)},
       {"comm.init with rank -1", init(here, 2, -1)},
       {"comm.init with rank 2 of 2", init(here, 2, 2)},
-      {"comm.init on a device that is not there", init(beyond, 1, 0)},
+      {"comm.init on a device that does not exist", init(beyond, 1, 0)},
       {"comm.init with an id of a byte too few", init(here, 1, 0, -1)},
       {"comm.init with a null id", init(here, 1, 0, 0, true)},
       {"comm.init with a reserved field that is not 0",
@@ -292,8 +293,8 @@ std::vector<Refusal> collective_refusals(Context& t, concord_comm comm, concord_
       {"comm.all_reduce from null", all_reduce(true, false, 4, CONCORD_DTYPE_F32, CONCORD_REDUCE_SUM)},
       {"comm.all_reduce into null", all_reduce(false, true, 4, CONCORD_DTYPE_F32, CONCORD_REDUCE_SUM)},
       {"comm.reduce to root -1", reduce_to(-1)},
-      {"comm.reduce to a root that is not there", reduce_to(world)},
-      {"comm.broadcast from a root that is not there", broadcast(4, CONCORD_DTYPE_F32, world)},
+      {"comm.reduce to a root that does not exist", reduce_to(world)},
+      {"comm.broadcast from a root that does not exist", broadcast(4, CONCORD_DTYPE_F32, world)},
       {"comm.broadcast of -1 elements", broadcast(-1, CONCORD_DTYPE_F32, 0)},
       {"comm.broadcast of dtype 99", broadcast(4, 99, 0)},
       {"comm.all_gather of -1 elements",
@@ -339,7 +340,7 @@ std::vector<Refusal> transfer_refusals(Context& t, concord_comm comm, concord_st
   std::vector<Refusal> list = {
       {"comm.all_to_all_v with null counts", vector_call(true, 1)},
       {"comm.all_to_all_v with a count of -1", vector_call(false, -1)},
-      {"comm.batch_p2p with a peer that is not there",
+      {"comm.batch_p2p with a peer that does not exist",
        batch({CONCORD_P2P_SEND, beyond, nullptr, 1, CONCORD_DTYPE_F32, 0})},
       {"comm.batch_p2p with peer -1", batch({CONCORD_P2P_RECV, -1, nullptr, 1, CONCORD_DTYPE_F32, 0})},
       {"comm.batch_p2p of kind 0", batch({0, peer, nullptr, 1, CONCORD_DTYPE_F32, 0})},

@@ -23,7 +23,7 @@ enum class Processes {
 
 struct Test {
   std::string table;  // "comm"
-  std::string name;   // a sentence: "AllReduceSumOfF32MatchesTheReference"
+  std::string name;   // like "AllReduceSumOfF32MatchesTheReference"
   std::function<void(Context&)> body;
 
   std::vector<std::string> needs = {};  // capabilities that must not be 0

@@ -1,4 +1,4 @@
-// What a run found, as JSON for scripts and as lines for people.
+// The results of a run, as JSON for scripts and as text.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@
 
 namespace concord {
 
-// What Buffer and HostBuffer share: a range of bytes with one owner.
+// The base of Buffer and HostBuffer: a range of bytes with one owner.
 class Memory {
  public:
   void* data() const { return data_; }
@@ -121,7 +121,7 @@ inline void fill(const Stream& stream, void* destination, int32_t value, int64_t
   stream.platform().call<&concord_memory_table::fill_on_stream>(destination, value, bytes, stream.native());
 }
 
-// What |pointer| points into; interior pointers count.
+// Describes the memory that |pointer| points into; interior pointers count.
 inline concord_pointer_info describe_pointer(const Platform& platform, const void* pointer) {
   concord_pointer_info info{};
   info.struct_size = sizeof info;

@@ -22,7 +22,7 @@ class Platform {
   explicit Platform(const loader::Plugin& plugin) : plugin_(&plugin) {}
 
   std::string_view name() const { return plugin_->tables.core.name; }        // "cpu"
-  std::string_view version() const { return plugin_->tables.core.version; }  // of the plugin, for people
+  std::string_view version() const { return plugin_->tables.core.version; }  // human-readable version of the plugin
   std::string_view vendor() const { return plugin_->tables.core.vendor; }
   std::string_view label() const { return plugin_->tables.core.label; }  // the label of results obtained here
   const std::string& path() const { return plugin_->path; }
@@ -58,7 +58,7 @@ class Platform {
     return loader::negotiate_extension<Table>(find_table(loader::TableTraits<Table>::kName),
                                               loader::describe_plugin(plugin_->name, plugin_->version));
   }
-  // Any table by its name, as the plugin has it; null if it has none. The caller checks version and size.
+  // Returns the plugin's table of that name; null if it has none. The caller checks version and size.
   const concord_table_header* find_table(const char* table_name) const { return plugin_->find_table(table_name); }
 
   // platform.call<&concord_stream_table::create>(device, priority, &stream): calls the slot and throws Error if it
@@ -71,7 +71,7 @@ class Platform {
       throw_failure<Slot>(status, arguments...);
   }
 
-  // The same for destructors: a failure is logged.
+  // Like call(), for destructors: a failure is logged.
   template <auto Slot, class... Arguments>
   void call_or_log(Arguments... arguments) const noexcept {
     const auto& table = plugin_->tables.get<loader::TableOf<Slot>>();

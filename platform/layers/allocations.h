@@ -1,4 +1,4 @@
-// Memory as the validate layer knows it: what was allocated, what of it is in use by queued work, what was released.
+// Memory as the validate layer knows it: blocks that are allocated, in use by queued work, or released.
 //
 // Released memory is kept from the plugin for a while (the quarantine), so that its address cannot be reused and any
 // use of it is an error. Not thread-safe; the layer has a lock.

@@ -1,4 +1,4 @@
-// The fault layer: makes calls fail, delays them or drops them, as CONCORD_FAULT says, to test how the program reacts.
+// The fault layer: makes calls fail, delays them or drops them, according to CONCORD_FAULT, to test how the program reacts.
 //
 //   CONCORD_FAULT="comm.all_reduce@3=PEER_LOST;stream.synchronize@*=delay:10ms;comm.broadcast@2=drop"
 //
@@ -27,7 +27,7 @@ struct FaultRule {
   std::chrono::microseconds delay{};  // of kDelay
 };
 
-std::string fault_grammar();  // a sentence for messages
+std::string fault_grammar();  // text for error messages
 
 // Throws Error (INVALID_ARGUMENT) with the grammar if |text| does not follow it.
 std::vector<FaultRule> parse_fault(const std::string& text);

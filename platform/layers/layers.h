@@ -1,4 +1,4 @@
-// Layers wrap the tables of a plugin in tables of their own that check, record or disturb each call. They are
+// Layers wrap the tables of a plugin in other tables that check, record or disturb each call. They are
 // switched on by CONCORD_LAYERS=validate,trace,fault; the first is the outermost. If it is not set nothing is wrapped.
 #pragma once
 

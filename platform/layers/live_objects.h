@@ -1,4 +1,4 @@
-// What the validate layer (validate.h) knows about a plugin's objects: which are alive, on which device, and which queued
+// The validate layer's records of a plugin's objects (validate.h): which are alive, on which device, and which queued
 // work still uses which memory. Threads: any.
 #pragma once
 
@@ -40,17 +40,17 @@ class LiveObjects {
     std::shared_ptr<std::atomic<bool>> busy = std::make_shared<std::atomic<bool>>(false);
   };
 
-  // What a call touches.
+  // The memory, stream and communicator that a call uses.
   struct Work {
     std::vector<Range> ranges = {};
     bool queued = false;  // on |stream|; otherwise it is done when the call returns
     concord_stream stream = nullptr;
-    std::shared_ptr<std::atomic<bool>> comm_busy = nullptr;  // of an operation of a communicator
+    std::shared_ptr<std::atomic<bool>> comm_busy = nullptr;  // flag of the communicator, for its operations
   };
   // A communicator's turn: given back at the end of the call.
   using Turn = std::unique_ptr<std::atomic<bool>, void (*)(std::atomic<bool>*)>;
 
-  // What ends is removed before the call: after it the address may already belong to another object.
+  // Removes |handle| before the call: afterwards the address may already belong to another object.
   template <class Info, class Next>
   concord_status end_around(Lifetimes<Info>& lifetimes, const void* handle, const Next& call_next) {
     Info info = [&] {

@@ -22,7 +22,7 @@ constexpr bool queues_work(const loader::SlotInfo& slot) {
   return has_stream && (table == "comm" || table == "rng" || (table == "memory" && name != "release_on_stream"));
 }
 
-// Appends "name": value to a JSON object under way.
+// Appends "name": value to an open JSON object.
 template <class Type>
 void append_json_argument(std::string& object, std::string_view name, const Type& value) {
   const std::string text = loader::argument_text(name, value);

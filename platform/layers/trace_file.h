@@ -2,7 +2,7 @@
 //
 // One file per process: CONCORD_TRACE, or concord-trace-<pid>.json. If another live process already writes that
 // file, or the process is a fork of one that does, -<pid> comes before the ending. Between two writes the file is valid
-// JSON, so that a process that ends early, even by SIGKILL, leaves a trace that can be read. The kernel may cut a write
+// JSON, so that a process that dies early, even by SIGKILL, leaves a trace that can be read. The kernel may cut a write
 // short when SIGKILL arrives within it: then the file ends inside its last line, and it is valid again once that line
 // and the comma before it are replaced by "]" (each line is one event). Threads: any. Memory: at most a buffer of
 // kBufferBytes and one event.
@@ -42,7 +42,7 @@ class TraceFile {
   // Writes everything. Also called when the process exits.
   void finish() noexcept;
 
-  // For fork: no lock may be held by another thread in the child, whose trace is a file of its own.
+  // For fork: no lock may be held by another thread in the child, which has its own trace file.
   void lock_for_fork() CONCORD_NO_THREAD_SAFETY_ANALYSIS { mutex_.lock(); }
   void unlock_after_fork() CONCORD_NO_THREAD_SAFETY_ANALYSIS { mutex_.unlock(); }
   void restart_in_child() noexcept;  // unlocks too

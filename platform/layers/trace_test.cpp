@@ -177,7 +177,7 @@ TEST_F(TraceLayer, FileIsValidJsonFromTheFirstMomentAndAfterEachFlush) {
   }
 }
 
-// What SIGKILL in the middle of a write leaves is repaired as the header says.
+// Repairs the file that SIGKILL in the middle of a write leaves, as described in the header.
 static std::string without_cut_line(std::string text) {
   if (json::accept(text)) return text;
   text.resize(text.rfind('\n'));

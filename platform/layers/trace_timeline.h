@@ -1,4 +1,4 @@
-// What happens on the devices, for the trace layer: pairs of timed events around queued work, turned into slices once
+// The device timeline of the trace layer: pairs of timed events around queued work, turned into slices once
 // the work is done. Needs the capability event.timing; without it there are no device slices. Threads: any. Memory:
 // at most kMaxPending slices wait; further ones are counted and dropped.
 #pragma once
@@ -28,7 +28,7 @@ class Timeline {
 
   Timeline(const loader::Tables& tables, TraceFile& file);
 
-  // Around the call that queues work on |stream|. |arguments| is a JSON object.
+  // Call before and after the call that queues work on |stream|. |arguments| is a JSON object.
   Mark begin(concord_stream stream);
   void end(const Mark& mark, concord_stream stream, bool queued, const char* name, const std::string& arguments);
 

@@ -1,8 +1,8 @@
 // The validate layer: refuses invalid calls with INVALID_ARGUMENT and a message before a plugin sees them.
 //
 //   arguments   the checks of platform/sdk/checks.hpp; results without a place to go; devices that do not exist
-//   lifetime    handles and memory that were freed (and when, by whom) or never made; freed twice
-//   memory      ranges that leave their allocation, host memory where device memory is due and the other way round,
+//   lifetime    handles and memory that were freed (and when, by which call) or never created; freed twice
+//   memory      ranges that leave their allocation, host memory in place of device memory and vice versa,
 //               memory released while queued work still uses it
 //   devices     streams, events, communicators and buffers of different devices in one call
 //   order       two threads in one communicator at a time; calls into the platform from a host function of a stream

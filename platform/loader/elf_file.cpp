@@ -97,7 +97,7 @@ std::string why_not_complete(const File& file, const Header& header, uint64_t si
     if (segment.p_type != PT_LOAD && segment.p_type != PT_DYNAMIC) continue;
     if (segment.p_offset > size || segment.p_filesz > size - segment.p_offset) return cut;
   }
-  // Linkers write the section headers last, so a copy that stopped early lacks them even where it has every segment.
+  // Linkers write the section headers last, so a copy that stopped early lacks them even if it has every segment.
   const uint64_t sections = uint64_t{header.e_shnum} * header.e_shentsize;
   if (header.e_shoff > size || sections > size - header.e_shoff) return cut;
   return "";

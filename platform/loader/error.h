@@ -22,8 +22,8 @@ std::vector<std::string> status_names();
 
 class Error : public std::runtime_error {
  public:
-  // A failure of the loader or of a setting: a sentence is all there is to say.
-  Error(concord_status status, const std::string& sentence);
+  // A failure of the loader or of a setting, which has only a message.
+  Error(concord_status status, const std::string& message);
 
   // A failed call of a table's slot. |call| is "stream.create", |arguments| "device=7, priority=0".
   struct Call {

@@ -98,7 +98,7 @@ const char* host_config(void*, const char* name) { return config(name); }
 void set_error_detail(std::string_view sentence) noexcept {
   try {
     thread_detail() = sentence;
-  } catch (...) {  // out of memory: a failure without its sentence is still a failure
+  } catch (...) {  // out of memory: a failure without its message is still a failure
   }
 }
 

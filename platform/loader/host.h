@@ -1,6 +1,6 @@
-// The host's side of platform/abi/host.h: the sentence of a failure, the log, the settings.
+// The host's side of platform/abi/host.h: the message of a failure, the log, the settings.
 //
-// Threads: every function, any thread. The sentence belongs to the calling thread.
+// Threads: every function, any thread. The message belongs to the calling thread.
 #pragma once
 
 #include <optional>

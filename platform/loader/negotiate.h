@@ -45,7 +45,7 @@ const TableDescription& describe_table() {
 // "plugin 'cpu' (ABI 1.0)"
 std::string describe_plugin(const std::string& name, Version version);
 
-// Who is speaking, for stubs: the number is taken when the first one is needed.
+// The owner of stubs, for messages: the number is assigned when the first one is needed.
 class StubOwner {
  public:
   explicit StubOwner(std::string description) : description_(std::move(description)) {}

@@ -10,7 +10,7 @@
 
 namespace {
 
-// The rng table as some version 1.2 might have it: an optional slot since 1.1 and a required one since 1.2.
+// The rng table of a possible version 1.2: an optional slot since 1.1 and a required one since 1.2.
 struct FutureTable {
   concord_table_header header;
   void* self;

@@ -1,5 +1,5 @@
 // Reads memory that a plugin points to without trusting the pointer: a table whose struct_size is wrong, or a wild
-// pointer, has to become a sentence and not a crash. Only for the loader; far too slow for anything else.
+// pointer, must produce an error message, not a crash. Only for the loader; far too slow for anything else.
 #pragma once
 
 #include <cstddef>

@@ -18,9 +18,9 @@ namespace concord::loader {
 struct Plugin {
   std::string name;  // core.name
   std::string path;  // the real path of its file
-  Version version;   // of the ABI, as the plugin was built
+  Version version;   // ABI version that the plugin was built with
   Tables tables;     // complete; wrapped in the layers of CONCORD_LAYERS
-  Tables unwrapped;  // the same without layers
+  Tables unwrapped;  // |tables| without layers
   const concord_plugin* root;
 
   const concord_table_header* find_table(const char* table_name) const {
@@ -38,7 +38,7 @@ struct Candidate {
   std::string reason;  // why it was refused, or cannot be chosen automatically; empty if it can
 };
 
-// What was seen in all places. Opens every plugin on the path.
+// The plugins found in all places. A survey opens every plugin on the path.
 struct Survey {
   std::vector<Folder> folders;
   std::vector<Candidate> candidates;
@@ -50,14 +50,14 @@ struct Choice {
   std::string why;  // "named by CONCORD_PLATFORM"; "priority 100, the highest of 2 plugins with a device"
 };
 
-// The best of a survey: of those that report a device and have no negative priority the highest priority, then the
-// first by name. Throws Error (UNAVAILABLE) with every place and reason if there is none.
+// Returns the best of a survey: the highest priority among plugins that report a device and have no negative priority,
+// then the first by name. Throws Error (UNAVAILABLE) with every place and reason if there is none.
 Choice best_of(const Survey& survey);
 
 // Opens the plugin called |name_or_path|; with a '/' it is a path. Throws Error with every place tried and its reason.
 const Plugin& open_plugin(const std::string& name_or_path);
 
-// What CONCORD_PLATFORM says; nothing if it is not set. Throws Error if what it names cannot be opened.
+// Returns the plugin that CONCORD_PLATFORM names; nullopt if it is not set. Throws Error if it cannot be opened.
 std::optional<Choice> named_choice();
 
 // named_choice(), else best_of(survey_plugins()), with one line in the log. Decided again at each call.

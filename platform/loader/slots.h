@@ -27,7 +27,7 @@ struct SlotInfo {
 template <auto Member>
 struct Slot;
 
-// What a pointer to a slot tells: its table and the arguments after self.
+// Traits of a pointer to a slot: its table and the arguments after self.
 template <class Member>
 struct SlotType;
 
@@ -40,7 +40,7 @@ struct SlotType<concord_status (*TableType::*)(void*, Arguments...)> {
 template <auto Member>
 using TableOf = typename SlotType<decltype(Member)>::Table;
 
-// TableTraits<concord_stream_table>: its name and a walk over its slots, in their order: visit(Slot<...>{}).
+// TableTraits<concord_stream_table>: its name and a walk over its slots, in order: visit(Slot<...>{}).
 template <class Table>
 struct TableTraits;
 

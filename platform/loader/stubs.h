@@ -20,7 +20,7 @@ inline constexpr size_t kStubOwners = 16;
 // on they share it.
 size_t register_stub_owner(const std::string& description);
 
-// Sets the sentence and returns UNIMPLEMENTED.
+// Sets the message and returns UNIMPLEMENTED.
 concord_status report_missing_slot(size_t owner, const SlotInfo& slot) noexcept;
 
 using AnyFunction = void (*)();

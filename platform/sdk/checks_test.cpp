@@ -1,4 +1,4 @@
-// Each wrong argument is refused with its value in the sentence; each right one passes.
+// Each invalid argument is rejected with its value in the message; each valid one passes.
 #include "platform/sdk/checks.hpp"
 
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Runs |body|, which has to throw |status| with |part| in its sentence.
+// Runs |body|, which must throw |status| with |part| in its message.
 template <class Body>
 void expect_failure(Body&& body, const char* part, concord_status status = CONCORD_STATUS_INVALID_ARGUMENT) {
   try {

@@ -15,7 +15,7 @@ struct CommConfig {
   int64_t timeout_ms = 30 * 60 * 1000;
 };
 
-// The settings of |config|, with the defaults for what is null, 0 or beyond its struct_size.
+// Returns the settings of |config|, with defaults for fields that are null, 0 or beyond its struct_size.
 inline CommConfig read_comm_config(const concord_comm_config* config) {
   CommConfig result;
   if (config == nullptr) return result;

@@ -17,7 +17,7 @@ namespace concord::sdk {
 inline constexpr int kFillLanes = 16;                       // blocks computed side by side
 inline constexpr int64_t kFillElementsPerThread = 1 << 17;  // some 0.2 ms of work: well above what a thread costs
 
-// The words of blocks first .. first + kFillLanes - 1, in their order.
+// The words of blocks first .. first + kFillLanes - 1, in order.
 inline void lanes_of_words(const concord_rng_request& request, uint64_t first, uint64_t block_mask, uint32_t* words) {
   for (int j = 0; j < kFillLanes; ++j) {
     const uint64_t block = (first + static_cast<uint64_t>(j)) & block_mask;
@@ -26,8 +26,8 @@ inline void lanes_of_words(const concord_rng_request& request, uint64_t first, u
   }
 }
 
-// The elements of one group of blocks. A conversion gets a loop of its own: the compiler vectorises what comes before
-// it.
+// The elements of one group of blocks. A conversion has a separate loop, so that the compiler vectorises the first
+// one.
 template <class Generator>
 void fill_group(const Generator& generator, const uint32_t* words, typename Generator::Out* out) {
   constexpr int kCount = kFillLanes * 4 / Generator::kWords;
@@ -40,7 +40,7 @@ void fill_group(const Generator& generator, const uint32_t* words, typename Gene
   }
 }
 
-// The values at |count| positions from |offset| on, of the stream of numbers of |request|. Head and tail, which do not
+// The values at |count| positions, starting at |offset|, of the number stream of |request|. Head and tail, which do not
 // fill whole groups of blocks, go one by one.
 template <class Generator>
 void fill_positions(const concord_rng_request& request, const Generator& generator, uint64_t offset, int64_t count,
@@ -61,7 +61,7 @@ void fill_positions(const concord_rng_request& request, const Generator& generat
   while (i < count) one(i++);
 }
 
-// Elements begin .. end - 1 of |request| to out[0] and on: run by run where it has runs.
+// Elements begin .. end - 1 of |request| to out[0], out[1], ...: run by run if it has runs.
 template <class Generator>
 void fill_elements(const concord_rng_request& request, const Generator& generator, int64_t begin, int64_t end,
                    typename Generator::Out* out) {

@@ -1,7 +1,7 @@
 // Vendor functions by name, for backends that look their library up at run time instead of linking it: one machine has
 // it, another does not, and the plugin has to load on both. Header-only; needs dlopen.
 //
-// The functions are a list in a file of their own, one line each, so that adding one is one line. A table is the list
+// The functions are a list in a separate file, one line each, so that adding one is one line. A table is the list
 // read twice: once as members, once as names.
 //
 // Example file symbols.inc:
@@ -58,7 +58,7 @@ inline std::string library_path(void* handle, const char* symbol, const char* fa
   return fallback;
 }
 
-// Opens the first of |candidates| that can be, by path or by name. UNAVAILABLE if none can: the sentence names
+// Opens the first of |candidates| that can be, by path or by name. UNAVAILABLE if none can: the message names
 // |what|, every place tried with the linker's message, and |advice|.
 inline VendorLibrary open_vendor_library(const char* what, const std::vector<std::string>& candidates,
                                          const char* symbol, const char* advice) {

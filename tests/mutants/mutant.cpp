@@ -11,7 +11,7 @@ namespace concord::mutants {
 namespace {
 
 struct Mutant {
-  concord_host host;         // passed to the real plugin: ours, or one that loses messages
+  concord_host host;         // what the real plugin is opened with: ours, or one that loses sentences
   const concord_host* real;  // the host that opened us
   const concord_plugin* plugin;
   Tables original;
@@ -33,13 +33,13 @@ concord_status refuse(const std::string& sentence) {
 
 void lose_sentence(void*, const char*) {}
 
-// Gives each failure the message of the previous one, possibly of another thread.
-void share_sentence(void* self, const char* sentence) {
+// Gives each failure the message of the previous one, which may be another thread's.
+void share_message(void* self, const char* message) {
   static std::mutex mutex;
   static std::string before = "the sentence of an earlier failure";
   const std::lock_guard lock(mutex);
   mutant().real->set_error_detail(self, before.c_str());
-  before = sentence != nullptr ? sentence : "";
+  before = message != nullptr ? message : "";
 }
 
 template <class Table>
@@ -99,7 +99,7 @@ concord_status open_mutant(const concord_host* host, const concord_plugin** out_
   if (path == nullptr) return refuse("mutant.base (CONCORD_MUTANT_BASE) does not say which plugin to change");
   const std::string defect = name != nullptr ? name : "";
   if (defect == "SentencesAreLost") self.host.set_error_detail = lose_sentence;
-  if (defect == "SentencesAreShared") self.host.set_error_detail = share_sentence;
+  if (defect == "SentencesAreShared") self.host.set_error_detail = share_message;
   const concord_status status = open_base(path);
   if (status != CONCORD_STATUS_OK) return status;
   if (!copy_tables(self.original)) return refuse("the plugin under the mutant lacks a table");

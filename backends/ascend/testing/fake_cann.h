@@ -16,12 +16,12 @@ namespace concord::ascend::testing {
 struct FakeState {
   std::vector<std::string> calls;              // by name, in order
   std::map<std::string, int> answers;          // what a call returns instead of 0
-  std::map<std::string, int> answer_to_first;  // the same for the first call alone
+  std::map<std::string, int> answer_to_first;  // like answer_to, for the first call only
   uint32_t devices = 2;
   abi::HcclResult async_error = abi::kHcclSuccess;
   std::vector<abi::HcclSendRecvItem> items;  // of the last HcclBatchSendRecv
   std::vector<uint32_t> sub_ranks;           // of the last HcclCreateSubCommConfig
-  std::vector<uint64_t> sub_ids;             // of all of them
+  std::vector<uint64_t> sub_ids;             // ids of all sub-communicators
 };
 
 inline FakeState& fake() {

@@ -28,7 +28,7 @@ constexpr const char* kVersions =
     "the "
     "CANN that it was built for (CANN 9)";
 
-// A function of CANN's runtime, which the plugin has loaded; null if it is not there.
+// Returns a function of CANN's runtime, which the plugin has loaded; null if it is missing.
 void* find_in_runtime(const char* name) {
   for (const char* library : {"libascendcl.so", "libacl_rt.so"}) {
     void* const handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);

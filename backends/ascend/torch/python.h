@@ -7,7 +7,7 @@
 
 namespace concord::ascend::torch_side {
 
-// What torch_npu finds when it calls Python.
+// The Python packages that torch_npu finds.
 enum class Packages {
   kImport,  // the real torch and torch_npu: some seconds, the only right way on hardware
   kStub,    // empty modules of the same names: for the simulator, where the packages' own set-up does nothing needed

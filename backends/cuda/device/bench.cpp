@@ -284,7 +284,7 @@ const concord_host* bench_host() {
 struct Options {
   std::string plugin;
   std::string files;
-  int rank = -1;  // of two, in a process started for it
+  int rank = -1;  // rank (of two) of a process that was started for it
   int64_t copy_bytes = int64_t{4} << 30;
   bool json = false;
   bool ignore_goals = false;  // the exit code reports only whether everything ran

@@ -112,7 +112,7 @@ bool all_end_well(std::vector<pid_t> ranks) {
         ++rank;
         continue;
       }
-      if (WIFSIGNALED(status)) std::printf("    a rank ended by signal %d\n", WTERMSIG(status));
+      if (WIFSIGNALED(status)) std::printf("    a rank was killed by signal %d\n", WTERMSIG(status));
       good = good && WIFEXITED(status) && WEXITSTATUS(status) == 0;
       rank = ranks.erase(rank);
     }

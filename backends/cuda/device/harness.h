@@ -11,7 +11,7 @@
 
 namespace concord::device {
 
-// What a case gets: the opened plugin and its place among the ranks. Calls go through check(), which ends the case.
+// The context of a case: the opened plugin and the rank. Calls go through check(), which ends the case.
 class Case {
  public:
   Case(const sdk::TestHost& opened, int own_rank, int ranks, std::string files)
@@ -53,7 +53,7 @@ class Case {
 };
 
 struct NamedCase {
-  const char* name;  // a sentence
+  const char* name;  // like the name of a test
   int world;
   std::function<void(Case&)> body;
 };

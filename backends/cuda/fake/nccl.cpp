@@ -86,7 +86,7 @@ Shared make_comm(bool blocking) {
 
 void nap() { std::this_thread::sleep_for(milliseconds(1)); }
 
-// Runs |setup|, here or on a thread of its own; |owner|'s state says how it went.
+// Runs |setup|, here or on its own thread; |owner|'s state has the result.
 template <class Setup>
 ncclResult_t run_setup(const Shared& owner, Setup setup) {
   owner->state = ncclInProgress;

@@ -47,7 +47,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::vector<Work> captured_;
 };
 
-// Queues |work| on a stream handle of the fake runtime: what a kernel launch is there.
+// Queues |work| on a stream handle of the fake runtime; kernel launches are implemented by it.
 [[gnu::visibility("default")]] cudaError_t push_work(cudaStream_t stream, Work work);
 
 }  // namespace fake

@@ -1,4 +1,4 @@
-// What the tests on the fake share: the opened plugin, ranks as threads, device buffers, the fake NCCL's switches.
+// Helpers of the tests on the fake: the opened plugin, ranks as threads, device buffers, the fake NCCL's switches.
 #pragma once
 
 #include <dlfcn.h>

@@ -244,7 +244,7 @@ void Communicator::look_at_nccl(Clock::time_point now) {
   if (overdue(now, timeout_ / 8)) {
     return fail(CONCORD_STATUS_TIMEOUT, detail + "; a peer gave up waiting at the end of the timeout");
   }
-  fail(CONCORD_STATUS_PEER_LOST, detail + "; a peer's process has ended, or it has aborted the communicator");
+  fail(CONCORD_STATUS_PEER_LOST, detail + "; a peer's process has exited, or it has aborted the communicator");
 }
 
 void Communicator::report(concord_stream stream) {

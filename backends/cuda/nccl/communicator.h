@@ -76,7 +76,7 @@ class Communicator {
   void check();
 
   void abort();
-  // What went wrong, OK while nothing has; |out_detail| is its sentence. Looks at NCCL first.
+  // Returns the failure, OK if there is none; |out_detail| is its message. Checks NCCL first.
   concord_status error(std::string* out_detail);
 
   // Called by the guard's threads. They never throw. Waits: a tick may, inside CUDA; a watch never does.

@@ -130,7 +130,7 @@ TEST_F(Stuck, AStreamThatIsDestroyedIsStillWatchedAndNotTouched) {
 TEST_F(Stuck, AFullQueueThatHoldsTheTickIsATimeoutAllTheSame) {
   queue_gated();
   char filled = 0;
-  for (int queued = 1; queued < fake::kQueueLength; ++queued) {  // the operation is there already, the gate is running
+  for (int queued = 1; queued < fake::kQueueLength; ++queued) {  // the operation is queued already, the gate is running
     check_cuda(cudaMemsetAsync(&filled, 1, 1, stream_), "cudaMemsetAsync");
   }
   std::atomic<bool> ticked{false};

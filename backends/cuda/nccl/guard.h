@@ -14,17 +14,17 @@
 
 namespace concord::cuda {
 
-// A thread that calls |visit| of every member, again and again.
+// A thread that calls |visit| of every member periodically.
 class Rounds {
  public:
   using Visit = void (Communicator::*)(Clock::time_point) noexcept;
   explicit Rounds(Visit visit) : visit_(visit) {}
 
   void add(Communicator* communicator);
-  // Afterwards no visit touches it. Waits: for a visit under way, and for the thread's end with the last one.
+  // Afterwards no visit touches it. Waits: for a visit in progress, and for the thread to end if it was the last one.
   void remove(Communicator* communicator);
 
-  // Calls |body| for each; it may throw. Waits: for a round under way.
+  // Calls |body| for each; it may throw. Waits: for a round in progress.
   template <class Body>
   void for_each(Body&& body) {
     const std::lock_guard lock(mutex_);
@@ -46,7 +46,7 @@ class Rounds {
 class Guard {
  public:
   void add(Communicator* communicator);
-  // Afterwards the guard does not touch it. Waits: for a tick under way, which the watches bound.
+  // Afterwards the guard does not touch it. Waits: for a tick in progress, which the watches bound.
   void remove(Communicator* communicator);
 
   // Calls |body| for each; it may throw. Waits: as remove.

@@ -1,4 +1,4 @@
-// Finding NCCL, and what is said where it is not there, too old, too new, or not NCCL.
+// Finding NCCL, and the errors if it is missing, too old, too new, or a different library.
 #include "backends/cuda/nccl/nccl.h"
 
 #include <gmock/gmock.h>

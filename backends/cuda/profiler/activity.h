@@ -1,9 +1,9 @@
-// The activity extension: CUPTI's activity API, which writes down every kernel, copy and fill with start and end.
+// The activity extension: CUPTI's activity API, which records every kernel, copy and fill with start and end.
 //
 // CUPTI is not linked: most machines that train have none, and one that a profiler or libtorch has loaded must be the
 // one that is used. It is looked for at the first start: already in the process; the setting cuda.cupti (a path); next
 // to libtorch, where pip installs it; the dynamic linker's own search; the CUDA Toolkit in /usr/local/cuda.
-// Threads: start and stop one at a time; CUPTI hands buffers over from a thread of its own.
+// Threads: start and stop one at a time; CUPTI delivers buffers on its own thread.
 #pragma once
 
 #include <cupti.h>
@@ -63,7 +63,7 @@ class Activities {
 
   std::mutex mutex_;  // guards all below
   std::vector<Record> records_ CONCORD_GUARDED_BY(mutex_);
-  std::map<std::string, std::string, std::less<>> names_ CONCORD_GUARDED_BY(mutex_);  // as CUPTI has it: for people
+  std::map<std::string, std::string, std::less<>> names_ CONCORD_GUARDED_BY(mutex_);  // readable name by CUPTI's name
   int64_t dropped_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 

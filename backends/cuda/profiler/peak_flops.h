@@ -1,5 +1,5 @@
-// What NVIDIA states for its devices: dense matrix products, FLOP/s, a multiply and add as two. The runtime does not
-// tell it, so it is a table of the data sheets' numbers by the device's name. Pure.
+// Peak FLOP/s of dense matrix products according to NVIDIA's data sheets; a multiply and add count as two. The runtime
+// does not report them, so they are in a table by device name. Pure.
 #pragma once
 
 #include <string_view>

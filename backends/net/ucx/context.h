@@ -15,7 +15,7 @@ inline constexpr int64_t kDirectBytes = 8 << 10;
 struct Context {
   ucp_context_h handle = nullptr;
   ucs_status_t status = UCS_OK;
-  std::string unusable;  // the chosen interface, if UCX goes on without it: peers would wait for ever
+  std::string unusable;  // the chosen interface, if UCX ignores it: peers would wait forever
   // On TCP, a direct fragment that is done is in the kernel; copied ones, and other networks, need a flush.
   bool done_means_gone = false;
 

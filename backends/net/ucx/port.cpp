@@ -188,7 +188,7 @@ void UcxPort::receive(int32_t from, Lane lane, void* data, int64_t bytes, Transf
   message.data = static_cast<std::byte*>(data);
   message.wanted = bytes;
   message.transfer = transfer;
-  // What is there already; gaps of it come later.
+  // Fragments that have arrived; missing ones follow.
   if (message.bytes == bytes && !message.copy.empty()) std::memcpy(data, message.copy.data(), message.copy.size());
   message.copy = {};
   if (message.complete()) deliver(incoming, place);

@@ -29,7 +29,7 @@ struct Envelope {
   uint64_t key = 0;   // of the communicator
   uint32_t rank = 0;  // of the sender
   uint32_t lane = 0;
-  uint64_t number = 0;  // of the message, among those of this sender and lane
+  uint64_t number = 0;  // sequence number of the message for this sender and lane
   int64_t bytes = 0;    // of the whole message
   int64_t offset = 0;   // of this fragment
   Header header;
@@ -70,7 +70,7 @@ class UcxPort final : public Port {
   // A message of which not all has come, or for which there is no receive yet.
   struct Arriving {
     Header header;
-    int64_t bytes = -1;  // of the message; -1: nothing has come
+    int64_t bytes = -1;  // length of the message; -1: nothing has arrived
     int64_t come = 0;
     std::vector<std::byte> copy;  // what came before the receive
     // The receive.
@@ -92,7 +92,7 @@ class UcxPort final : public Port {
     std::array<uint64_t, kLanes> sent{};
     std::array<Incoming, kLanes> incoming;
   };
-  // What has to stay until UCX has sent the fragments of a message.
+  // State that must live until UCX has sent the fragments of a message.
   struct Sending {
     std::vector<Envelope> envelopes;
     size_t left = 0;

@@ -35,12 +35,11 @@ Buffer raw_input(int rank, int64_t bytes, uint64_t seed, int64_t first = 0);
 // The input of |rank|: |count| elements that depend on the rank, the position and |seed| only. Integers use all bits.
 Buffer input(int rank, int64_t count, concord_dtype dtype, uint64_t seed, int64_t first = 0);
 
-// The first element of |result| that is not the reduction of |inputs| (one per rank), as a sentence; empty if all
-// are.
+// Describes the first element of |result| that is not the reduction of |inputs| (one per rank); empty if all are.
 std::string find_wrong(const std::vector<Buffer>& inputs, const std::byte* result, int64_t count, concord_dtype dtype,
                        concord_reduce_op op);
 
-// Of bytes that are the same on several ranks.
+// Returns a hash by which ranks compare bytes.
 uint64_t hash_of(const std::byte* data, int64_t bytes);
 
 }  // namespace concord::shm::testing

@@ -34,7 +34,7 @@ class Caller {
     t_.step("stream.synchronize after a collective");
     return t_.streams().synchronize(t_.streams().self, stream_.get());
   }
-  // What became of a call: refused immediately, or failed on the stream.
+  // Returns the outcome of a call: rejected immediately, or failed on the stream.
   concord_status outcome(concord_status called) { return called != CONCORD_STATUS_OK ? called : wait(); }
 
   concord_stream stream() const { return stream_.get(); }

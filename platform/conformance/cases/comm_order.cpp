@@ -137,7 +137,7 @@ void one_communicator_on_two_streams(Context& t) {
   }
 }
 
-// A communicator of all and one of a part, each on a stream of its own, at the same time.
+// A communicator of all ranks and one of some, each on its own stream, at the same time.
 void overlapping_communicators(Context& t) {
   std::vector<int32_t> members;
   for (int32_t rank = 1; rank < t.world(); ++rank) members.push_back(rank);

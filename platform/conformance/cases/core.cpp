@@ -85,7 +85,7 @@ void refusals_have_a_sentence(Context& t) {
     const std::string detail = take_detail();
     if (status == CONCORD_STATUS_OK) continue;  // the test of that table fails for it
     CHECK(detail.size() >= 10 && detail.find(' ') != std::string::npos,
-          "%s was refused with '%s', which is not a sentence", refusal.what.c_str(), detail.c_str());
+          "%s was refused with '%s', which is not an error message", refusal.what.c_str(), detail.c_str());
   }
 }
 

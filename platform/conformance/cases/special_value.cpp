@@ -56,7 +56,7 @@ bool depends_on_order(concord_dtype dtype, concord_reduce_op reduce, const std::
   }
 }
 
-// Every tuple of special values for two ranks, and as many pseudo-random ones for more.
+// Every tuple of special values for two ranks, and the same number of pseudo-random ones for more.
 std::vector<std::vector<double>> tuples(concord_dtype dtype, concord_reduce_op reduce, int world) {
   const std::vector<double> values = special_values(dtype);
   const size_t pairs = values.size() * values.size();

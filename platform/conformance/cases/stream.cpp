@@ -137,7 +137,7 @@ void wait_event_orders(Context& t) {
   CHECK(all_are(Bytes(out.get(), out.get() + kStreamBytes), 2), "a consumer after an event saw data from before it");
 }
 
-// The producer is held back; its event is then recorded again on an idle stream. Who waited before still waits.
+// The producer is held back; its event is then recorded again on an idle stream. Earlier waits still hold.
 void recording_again_keeps_older_waits(Context& t) {
   Stream producer(t);
   Stream consumer(t);

@@ -1,4 +1,4 @@
-// What the kit knows about numbers: the element types, and how far a correct result may be from the exact one.
+// Numbers for the kit: the element types, and how far a correct result may be from the exact one.
 //
 // Nothing here uses the conversions of platform/sdk: a plugin built on those must agree with these.
 //
@@ -42,7 +42,7 @@ bool is_float(concord_dtype dtype);
 const char* name_of(concord_dtype dtype);                 // "Bf16", as in a test's name
 const char* name_of_reduction(concord_reduce_op reduce);  // "Sum"
 
-// What the format of a float dtype can hold.
+// The range and precision of a float dtype.
 struct FloatFormat {
   double unit_roundoff;
   double largest;

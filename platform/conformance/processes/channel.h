@@ -14,7 +14,7 @@ enum class MessageKind : char {
   kHello = 'H',    // the plugin is open: a PluginInfo
   kRefused = 'X',  // the plugin could not be opened: the loader's message
   kGather = 'G',   // a rank's part of a gather
-  kDying = 'D',    // this worker ends on purpose
+  kDying = 'D',    // this worker exits on purpose
   kResult = 'R',   // a TestResult
   // from the parent
   kRun = 'T',       // the name of a test
@@ -54,7 +54,7 @@ class Channel {
 std::string pack(const std::vector<std::string>& parts);
 std::vector<std::string> unpack(const std::string& body);  // throws std::runtime_error if it is invalid
 
-// What the parent learns about the plugin, which it never loads itself.
+// Facts about the plugin for the parent, which never loads it itself.
 struct PluginInfo {
   std::string name, version, label, path;
   int abi_major = 0, abi_minor = 0;
@@ -77,7 +77,7 @@ enum class Status { kPass, kFail, kSkip };
 // How a test ended, on one rank or on all.
 struct TestResult {
   Status status = Status::kPass;
-  std::string reason;        // of a failure or a skip
+  std::string reason;        // reason of a failure or a skip
   bool unsupported = false;  // skipped because the plugin declares it unsupported, not because of this machine
   double share = -1;         // the largest share of an error bound that was used; -1 if there was none
   double seconds = 0;

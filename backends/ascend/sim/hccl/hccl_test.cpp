@@ -1,4 +1,4 @@
-// Ranks are threads here, each with a device of its own; processes_test.cpp has processes.
+// Ranks are threads here, each with its own device; processes_test.cpp has processes.
 #include "backends/ascend/sim/hccl/hccl.h"
 
 #include <numeric>

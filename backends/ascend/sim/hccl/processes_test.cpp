@@ -1,4 +1,4 @@
-// Ranks as processes, as in a job. In a program of its own: ranks are forked, and the other program has threads.
+// Ranks as processes, as in a job. A separate program: ranks are forked, and the other program has threads.
 #include <csignal>
 
 #include "backends/ascend/sim/hccl/hccl.h"

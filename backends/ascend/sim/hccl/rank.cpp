@@ -17,7 +17,7 @@ constexpr abi::aclError kRtSuspectRemoteError = 507057;
 // What ranks tell each other about themselves when they meet.
 struct Card {
   int32_t physical_device;
-  uint32_t world_rank;  // of a member of a sub-communicator
+  uint32_t world_rank;  // world rank of a member of a sub-communicator
 };
 
 int64_t read_number(const char* name, int64_t fallback, int64_t least, int64_t most) {
@@ -187,7 +187,7 @@ int32_t Rank::run(const std::function<void(shm::Engine&)>& work) {
   }
 }
 
-// When one engine fails the other is aborted too, so that no rank waits there in vain.
+// When one engine fails the other is aborted too, so that no rank keeps waiting there.
 int32_t Rank::note_failure(abi::HcclResult code, const std::string& text) {
   abi::HcclResult none = abi::kHcclSuccess;
   failure_.compare_exchange_strong(none, code);

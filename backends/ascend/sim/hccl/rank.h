@@ -40,7 +40,7 @@ class HcclError : public std::exception {
 
 [[noreturn]] void refuse(abi::HcclResult code, std::string sentence);
 
-// What HcclCommConfig and the environment say.
+// Options from HcclCommConfig and the environment.
 struct RankOptions {
   std::string name;
   uint64_t buffer_bytes = 0;  // twice this is taken from the device

@@ -38,7 +38,7 @@ struct AdamW {
 
 double number(const Tensor& tensor) { return tensor.reshape({}).to(at::kDouble).item<double>(); }
 
-// The numbers of ApplyAdamW, in its order. The powers are those of the step before.
+// The numbers of ApplyAdamW, in the order of its arguments. The powers are those of the previous step.
 AdamW rule_of(const std::array<double, 7>& n, bool maximize) {
   const auto [beta1_power, beta2_power, rate, decay, beta1, beta2, epsilon] = n;
   return {rate, beta1, beta2, decay, epsilon, 1 - beta1_power * beta1, 1 - beta2_power * beta2, maximize};

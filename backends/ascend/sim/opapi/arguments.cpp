@@ -13,7 +13,7 @@ extern "C" const char* aclGetRecentErrMsg();
 namespace concord::ascend::sim {
 namespace {
 
-// The formats in which a tensor is stored as its sizes and strides say. All others (FRACTAL_NZ and its like) are tiled.
+// The formats whose storage is described by sizes and strides. All others (FRACTAL_NZ and similar) are tiled.
 constexpr int32_t kPlainFormats[] = {abi::kAclFormatNd, 0 /*NCHW*/, 1 /*NHWC*/, 30 /*NCDHW*/, 47 /*NCL*/};
 
 void check_format(const TensorView& view) {

@@ -71,7 +71,7 @@ Tensor summed(const Tensor& tensor, int64_t times) {
 
 struct Forward {
   Tensor result;
-  Tensor largest, sum;  // of each row: [batch, heads, rows, 1]
+  Tensor largest, sum;  // per row: [batch, heads, rows, 1]
 };
 
 // A row that sees nothing gives zeros.

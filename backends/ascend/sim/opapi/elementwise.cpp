@@ -200,7 +200,7 @@ OPERATOR(IsClose, (Tensor self, Tensor other, double relative, double absolute, 
   out = at::isclose(self, other, relative, absolute, equal_nan);
 })
 
-// x + alpha * y and its relatives.
+// x + alpha * y and its variants.
 #define SCALED(Name, function)                                                                                       \
   OPERATOR(Name, (Tensor self, Tensor other, Scalar alpha, Out out) { out = at::function(self, other, alpha); })     \
   OPERATOR(Inplace##Name, (Out self, Tensor other, Scalar alpha) { self = at::function(*self, other, alpha); })      \

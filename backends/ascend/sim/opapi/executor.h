@@ -26,7 +26,7 @@ struct aclOpExecutor {
   const char* const name;  // "aclnnAdd"
 };
 
-// What went wrong and the vendor's code for it.
+// An error of an operator, with the vendor's code.
 class OperatorError : public std::runtime_error {
  public:
   OperatorError(int code, const std::string& text) : std::runtime_error(text), code_(code) {}

@@ -1,4 +1,4 @@
-// Experts: products of groups of rows with matrices of their own, and tokens in the order of their experts and back.
+// Experts: products of groups of rows with one matrix per group, and tokens permuted by expert and back.
 // Without quantisation, activations and the padded mode, which are refused.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -43,7 +43,7 @@ static Ints group_sizes(const Tensor& list, int64_t type) {
   return sizes;
 }
 
-// 16-bit operands are added up in 32 bits, and the sum is rounded once.
+// 16-bit operands are accumulated in fp32, and the sum is rounded once.
 static Tensor product(const Tensor& a, const Tensor& b) { return at::mm(a.to(at::kFloat), b.to(at::kFloat)); }
 
 // [m, k] with [g, k, n] in groups of rows -> [m, n].
@@ -99,7 +99,7 @@ OPERATOR(GroupedMatmulV5, (Tensors x, Tensors weight, OptionalTensors bias, Opti
   refuse_unless(plain, "grouped products with biases, scales or activations");
   refuse_unless(x.size() == 1 && weight.size() == 1 && out.size() == 1 && split_item == 3 && group_list.has_value(),
                 "grouped products of several tensors");
-  refuse_unless(group_type == 0 || group_type == 2, "groups of another axis than m or k");
+  refuse_unless(group_type == 0 || group_type == 2, "groups of an axis other than m or k");
   const Ints sizes = group_sizes(*group_list, group_list_type);
   out[0] = group_type == 0 ? products_of_rows(x[0], weight[0], sizes) : products_of_columns(x[0], weight[0], sizes);
 })

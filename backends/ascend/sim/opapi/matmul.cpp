@@ -22,7 +22,7 @@ namespace {
 
 // Hardware adds products of bf16 in fp32. So does libtorch, but on hosts without instructions for bf16 it takes 50
 // times as long as with operands that were widened first; the output is rounded once either way. Types that differ are
-// left as they are: libtorch refuses them.
+// left unchanged: libtorch rejects them.
 void widen(std::initializer_list<Tensor*> operands) {
   const auto is_bf16 = [](const Tensor* each) { return each->scalar_type() == at::kBFloat16; };
   if (!std::all_of(operands.begin(), operands.end(), is_bf16)) return;

@@ -17,7 +17,7 @@ struct Registry {
 };
 
 Registry& registry() {
-  static auto* const the = new Registry;  // never destroyed: objects are still destroyed while the process ends
+  static auto* const the = new Registry;  // never destroyed: objects are still destroyed at exit
   return *the;
 }
 

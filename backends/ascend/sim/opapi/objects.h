@@ -1,4 +1,4 @@
-// The argument objects of the simulated operator library: what aclCreateTensor and its like make. Callers see opaque
+// The argument objects of the simulated operator library: created by aclCreateTensor and similar functions. Callers see opaque
 // pointers, so the layout is ours. Every object made is remembered until it is destroyed; a pointer that is not one of
 // them is refused by name instead of being followed.
 //
@@ -55,7 +55,7 @@ const char* name_of(Kind kind);
 // Whether |object| is a live one, and if so of which kind.
 bool find_object(const void* object, Kind* out_kind);
 void remember_object(const void* object, Kind kind);
-// Whether it was there.
+// Returns whether the object existed.
 bool forget_object(const void* object, Kind kind);
 
 // For messages: "tensor float32[2,3]", "scalar 0.5", "ints{1,2}"; a pointer that is not an object of ours as a number.

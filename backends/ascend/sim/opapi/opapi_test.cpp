@@ -206,7 +206,7 @@ TEST_F(Opapi, TellsTheSizeOfAResultThatDependsOnValues) {
 TEST_F(Opapi, AnOperatorThatIsNotThereNamesItselfAndItsArguments) {
   aclTensor* a = tensor({2, 3});
   aclTensor* b = tensor({2, 3}, 6);
-  uint64_t workspace = 0;  // on the stack, as callers have them: that is how the end of the arguments is found
+  uint64_t workspace = 0;  // on the stack, as in callers: this is how the end of the arguments is found
   aclOpExecutor* executor = nullptr;
   EXPECT_EQ(aclnnLinalgCrossGetWorkspaceSize(a, b, -1, a, &workspace, &executor), kNoKernel);
   EXPECT_THAT(aclGetRecentErrMsg(),

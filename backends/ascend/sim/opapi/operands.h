@@ -24,7 +24,7 @@ class Out {
   // Writes |value|, converted to the output's type. It has to have the output's shape: a library that silently
   // broadcast or reshaped would hide a wrong call.
   void operator=(const at::Tensor& value) const;
-  // The same where the vendor defines the output's shape as another one with as many elements ([1] for a scalar).
+  // Like operator=, for outputs to which the vendor gives a different shape of the same size ([1] for a scalar).
   void reshaped(const at::Tensor& value) const;
   // Writes the front of the output and tells aclGetViewShape the size: for results whose size depends on values.
   void resized(const at::Tensor& value) const;

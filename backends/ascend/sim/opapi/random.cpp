@@ -47,7 +47,7 @@ OPERATOR(Multinomial, (Tensor self, int64_t count, bool replacement, uint64_t se
   out = at::multinomial(self, count, replacement, generator_of(seed, offset));
 })
 
-// A mask of one bit an element, the lowest first, filled up to whole 128 bits; a set bit keeps.
+// A mask of one bit per element, the lowest first, padded to a multiple of 128 bits; a set bit keeps.
 OPERATOR(DropoutGenMaskV2, (Ints shape, double probability, uint64_t seed, uint64_t offset, at::ScalarType, Out mask) {
   const int64_t bits = mask->numel() * 8;
   if (bits < c10::multiply_integers(shape)) {

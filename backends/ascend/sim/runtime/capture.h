@@ -34,7 +34,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
   static void require_allowed(const char* doing);
 
   void add(const Stream& stream, Task task);
-  // What an event takes down when it is recorded on |stream|.
+  // Returns the state that an event stores when it is recorded on |stream|.
   ClockOfStreams clock_of(const Stream& stream);
   // |stream| waits for an event with |clock|: it joins if it is not in the capture yet.
   void join(const std::shared_ptr<Stream>& stream, const ClockOfStreams& clock);

@@ -1,7 +1,7 @@
-// How a rule of CANN that was broken becomes the vendor's code and a sentence.
+// Errors: how a violated rule of CANN becomes the vendor's code and a message.
 //
-// Inside, a broken rule is thrown as Error. At the edge, guarded() turns it into the code and keeps the sentence for
-// aclGetRecentErrMsg, which hands it out once, to the thread that made the call.
+// Inside, a broken rule is thrown as Error. At the edge, guarded() turns it into the code and keeps the message for
+// aclGetRecentErrMsg, which returns it once, to the thread that made the call.
 #pragma once
 
 #include <exception>

@@ -33,7 +33,7 @@ struct FaultRule {
 // Throws Error 100000 with the grammar if |text| does not follow it.
 std::vector<FaultRule> parse_faults(const std::string& text);
 
-// What the rules do to the work of one call.
+// The effect of the rules on the work of one call.
 struct WorkFault {
   abi::aclError code = 0;
   std::chrono::microseconds delay{};

@@ -20,7 +20,7 @@
 
 namespace concord::ascend::sim {
 
-inline constexpr int32_t kMaxStreams = 1984;  // of a device, default streams too
+inline constexpr int32_t kMaxStreams = 1984;  // streams per device, including default streams
 
 struct Context {
   int32_t device = 0;
@@ -53,9 +53,9 @@ class Machine {
   // Waits for the stream's work; by force it drops it instead.
   void destroy_stream(void* stream, bool by_force);
   // The stream to submit to: null is the current context's default stream. Throws 107017 if there is none, 107003
-  // where it belongs to another context than the current one.
+  // if it does not belong to the current context.
   std::shared_ptr<Stream> stream(void* handle) const;
-  // The same without a look at the current context, for what works from anywhere.
+  // Like stream(), but in any context, for functions that work in all of them.
   std::shared_ptr<Stream> any_stream(void* handle) const;
 
   void* create_event(Event::Kind kind, uint32_t flags);

@@ -62,7 +62,7 @@ TEST_F(ProcessTest, SaysWhatItIs) {
   EXPECT_STREQ(version.minorVersion, "5");
 }
 
-// In a process of its own, which has not said it yet.
+// Runs in a new process, which has not announced itself yet.
 TEST(ProcessDeathTest, AnnouncesItselfOnceOnStandardError) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(

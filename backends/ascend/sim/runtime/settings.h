@@ -1,4 +1,4 @@
-// What the environment says about the simulated machine. docs/ascend-sim.md has the list.
+// Settings of the simulated machine, from the environment. docs/ascend-sim.md has the list.
 #pragma once
 
 #include <chrono>
@@ -10,17 +10,17 @@ namespace concord::ascend::sim {
 
 struct Settings {
   int32_t devices = 8;
-  uint64_t memory_bytes = uint64_t{16} << 30;  // of each device
+  uint64_t memory_bytes = uint64_t{16} << 30;  // per device
   std::string soc = "Ascend910B2";
   std::string cann = "8.5.0";
-  uint64_t poison_bytes = uint64_t{64} << 20;  // of each allocation, at most
+  uint64_t poison_bytes = uint64_t{64} << 20;  // per allocation, at most
   std::chrono::microseconds jitter{0};         // before every task of a stream: random, up to this
   std::string faults;
   bool prints_errors = false;
 };
 
-// Reads them once, at the first use. A value that cannot be read ends the process with a sentence: a test that runs on
-// another machine than it asked for shows nothing.
+// Reads the settings at the first use. A value that cannot be read ends the process with an error message, because a
+// test on a machine that it did not ask for proves nothing.
 const Settings& settings();
 
 // "8G", "512M", "64K" or plain bytes; false if |text| is none of them.

@@ -23,7 +23,7 @@ class Work {
   Work& operator=(const Work&) = delete;
 
   void run(const char* name) const {
-    take_message();  // of what ran on this thread before
+    take_message();  // clears the message of earlier work on this thread
     const int32_t code = run_(state_);
     if (code == 0) return;
     const std::string said = take_message();

@@ -1,4 +1,4 @@
-// What the libraries of the simulated CANN share: exported by libascendcl.so, used by libhccl.so, libopapi.so and
+// Functions that the libraries of the simulated CANN share, exported by libascendcl.so, used by libhccl.so, libopapi.so and
 // tests. No vendor has these names; a program that finds concord_sim_label runs on the simulator.
 //
 // Memory. Every device address is in a reserved range that cannot be read or written: a host that dereferences one
@@ -32,8 +32,8 @@ CONCORD_SIM_EXPORT void* concord_sim_translate(const void* address);
 CONCORD_SIM_EXPORT int32_t concord_sim_check_device_memory(const void* address, size_t bytes, const char* what);
 
 // Queues work on |stream| (null: the current context's default stream) under |name|, which has to live forever.
-// |run|(state) is called on the stream's thread, several times where the work is captured and replayed; a result other
-// than 0 is the stream's failure, with concord_sim_set_message as its sentence. |stop|(state), which may be null, is
+// |run|(state) is called on the stream's thread, several times if the work is captured and replayed; a result other
+// than 0 is the stream's failure, with the message of concord_sim_set_message. |stop|(state), which may be null, is
 // called from another thread when the stream is aborted while the work runs. |drop|(state) frees the state, always.
 // Returns 0, or what was wrong with the stream; then |drop| has been called.
 CONCORD_SIM_EXPORT int32_t concord_sim_launch(void* stream, const char* name, int32_t (*run)(void* state),
@@ -42,7 +42,7 @@ CONCORD_SIM_EXPORT int32_t concord_sim_launch(void* stream, const char* name, in
 // The sentence that goes with the code which the caller is about to return; kept for aclGetRecentErrMsg of this thread.
 CONCORD_SIM_EXPORT void concord_sim_set_message(const char* text);
 
-// The device of |stream| (null: of the current context), or -1 with a message if there is none.
+// Returns the device of |stream| (null: the current context's), or -1 with a message if there is none.
 CONCORD_SIM_EXPORT int32_t concord_sim_device_of(void* stream);
 
 // The number of |device| on the machine, whatever ASCEND_RT_VISIBLE_DEVICES shows of it; -1 if there is none.

@@ -1,6 +1,6 @@
-// Streams: a queue with an owner. Work submitted to a stream runs in order, on its own thread, or is taken down while a
-// capture is on.
-// Threads: any; but which of two calls made at the same time comes first is not said.
+// Streams: a queue with an owner. Work submitted to a stream runs in order, on its own thread, or is recorded during a
+// capture.
+// Threads: any; but the order of two concurrent calls is not defined.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // A C++ program on torch_npu whose operators fail: the failure is reported by libtorch or by the platform, and no value
-// comes back in its place. Each case is a process of its own, because a device is not usable after one.
+// comes back in its place. Each case is a separate process, because a device is not usable after one.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>

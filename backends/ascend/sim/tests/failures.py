@@ -39,7 +39,7 @@ def compute(simulator, rule):
 
 
 def run_case(rule, words):
-    """In a process of its own: after a failure on the stream the device is not usable. Returns what became of it."""
+    """Runs a case in a new process: after a failure on the stream the device is not usable. Returns its outcome."""
     simulator = Simulator()
     values = compute(simulator, "nothing@1=1")
     assert all(torch.equal(value, torch.full((8, 8), 8.0)) for value in values), values
@@ -53,7 +53,7 @@ def run_case(rule, words):
 
 
 def in_child(rule, words):
-    """Returns what became of a case. The verdict is what the child wrote, not how it ended: torch_npu's own thread meets
+    """Returns the outcome of a case. The verdict is what the child wrote, not how it ended: torch_npu's own thread meets
     the same failure and ends the process with an uncaught exception, before or after the main thread has it. A child that
     ends so without a verdict has to have named the failure, and has handed out no value."""
     with tempfile.TemporaryFile("w+") as verdict, tempfile.TemporaryFile("w+") as log:

@@ -492,7 +492,7 @@ def check_cases(simulator):
     return checked, failures
 
 
-# --- experts: groups of rows with matrices of their own, one of them empty; tokens in the order of their experts and back
+# --- experts: groups of rows with one matrix each, one group empty; tokens permuted by expert and back
 GROUP_ENDS = torch.tensor([2, 2, 7])
 ROUTES = torch.tensor([[2, 0], [1, 2], [0, 1], [2, 1]])  # of four tokens
 

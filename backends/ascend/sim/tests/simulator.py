@@ -17,15 +17,15 @@ class Simulator:
         assert self._runtime.concord_sim_label() == b"sim-npu"
 
     def operators(self):
-        """The names of the operators that are there, without aclnn."""
+        """Returns the names of the implemented operators, without aclnn."""
         return [name.removeprefix("aclnn") for name in self._operators.concord_sim_operators().decode().split()]
 
     def set_faults(self, rules):
-        """Replaces the injected failures and starts counting calls anew."""
+        """Replaces the injected failures and restarts counting calls."""
         assert self._runtime.concord_sim_set_faults(rules.encode()) == 0, rules
 
     def count(self):
-        """Starts counting calls anew."""
+        """Restarts counting calls."""
         self.set_faults("nothing@1=1")
 
     def calls(self, operator, prefix="aclnn"):
@@ -70,7 +70,7 @@ class Direct:
         return None
 
     def call(self, operator, *arguments):
-        """Queues the operator on the current stream and destroys its arguments at once, as torch_npu does."""
+        """Queues the operator on the current stream and destroys its arguments immediately, as torch_npu does."""
         torch.npu.current_stream().synchronize()  # whatever torch_npu still has in its own queue
         objects, given = [], []
         for argument in arguments:
@@ -103,7 +103,7 @@ def to(device, value):
 
 
 def check_equal(name, got, expected, rtol=0.0, atol=0.0):
-    """Compares by value; without tolerances to the bit, but for the sign of NaN."""
+    """Compares by value; without tolerances bitwise, except the sign of NaN."""
     if isinstance(expected, (list, tuple)):
         assert len(got) == len(expected), f"{name}: {len(got)} results instead of {len(expected)}"
         for index, (a, b) in enumerate(zip(got, expected)):

@@ -172,11 +172,11 @@ def check_refusal():
     except RuntimeError as error:
         assert "LinalgCross" in str(error), error
     else:
-        raise AssertionError("aclnnLinalgCross is not there, and nothing was said")
+        raise AssertionError("aclnnLinalgCross is missing, and no error was reported")
 
 
 def main():
-    Simulator()  # or this is no simulator
+    Simulator()  # fails unless this is the simulator
     check_devices()
     check_streams()
     check_pinned_copies()

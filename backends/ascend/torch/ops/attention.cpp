@@ -74,8 +74,8 @@ Arguments shape_of(const Tensor& q, IntArrayRef cu_seqlens, bool causal, int64_t
   return arguments;
 }
 
-// Statistics of rows are [B, N, S, 8]; of packed sequences [T, N, 8], but they contain [N, length, 8] of one
-// sequence after the other.
+// Statistics of rows are [B, N, S, 8]. For packed sequences they are [T, N, 8], but contain the [N, length, 8] of the
+// sequences, concatenated.
 constexpr int64_t kCopies = 8;
 
 // -> [B, N, S]

@@ -112,8 +112,8 @@ TEST(AscendAttention, IsTheReferenceBeyondThem) {
   check(Input({1, 1025, 1, 8}, 1), {}, cuts, 0);
 }
 
-// What ring attention does: the log-sum-exp of parts of the keys is put together, and the gradients of a part follow
-// from the result of the whole.
+// As in ring attention, the log-sum-exps of parts of the keys are merged, and the gradients of a part follow from the
+// merged result.
 TEST(AscendAttention, OfPartsOfTheKeysMakesTheWhole) {
   const Input in({2, 12, 4, 16}, 2);
   const auto on_device = [&](const Tensor& x) { return x.to(npu()); };

@@ -47,7 +47,7 @@ class VendorCalls {
   at::CallbackHandle handle_;
 };
 
-// A layer with four experts, of which one has no tokens, into a sink in 32 bits that already has something.
+// A layer with four experts, of which one has no tokens, into an fp32 sink that is not zero.
 struct ExpertResults {
   Tensor y, dx, dweights, main;
 };

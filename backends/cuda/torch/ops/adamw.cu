@@ -8,7 +8,7 @@ namespace {
 constexpr int kBlock = 256;
 constexpr int kAtOnce = 4;  // 16 bytes of fp32
 constexpr int kRounds = 4;  // vectors per thread: their loads run in parallel
-constexpr int kParts = 48;  // of one launch: what is passed with it has to stay below 4 KiB
+constexpr int kParts = 48;  // per launch: its arguments must stay below 4 KiB
 
 struct Nothing {};  // instead of the 16-bit parameter
 

@@ -1,5 +1,5 @@
-// What kernels choose by the sizes they are given, counted for those who test them: a sample that was meant for one
-// kernel and met another proves nothing, and a kernel that no sample meets is not tested. Free of libtorch.
+// Counts which kernel is chosen for given sizes, for tests: a sample for one kernel that runs another proves nothing, and
+// a kernel that no sample runs is not tested. Free of libtorch.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@ namespace concord::cuda::torch_side {
 // One of the ways that an operator can go; a constant of the file that goes it. concord_choices::taken lists them.
 class Choice {
  public:
-  // |types|: of the elements for which it can be taken. |is_open|: whether the user's settings leave it open.
+  // |types|: element types for which it can be chosen. |is_open|: whether the user's settings allow the choice.
   Choice(std::string name, std::initializer_list<Type> types, bool (*is_open)() = nullptr);
   Choice(const Choice&) = delete;
   Choice& operator=(const Choice&) = delete;

@@ -302,7 +302,7 @@ void cross_entropy_parts(Where where, const VocabRows& shape, const void* logits
 void cross_entropy_grad(Where where, const VocabRows& shape, void* logits, const int64_t* labels, const void* log_sum,
                         const void* soft, const void* hard, const void* level) {
   if (shape.rows * shape.width == 0) return;
-  constexpr int64_t kMaxRows = 65535;  // of a grid in its second dim
+  constexpr int64_t kMaxRows = 65535;  // limit of the second dim of a grid
   visit(where.type, [&]<class T>(T) {
     using S = SumOf<T>;
     visit_wide<T>(goes_wide<T>(shape.width, {logits}), [&](auto n) {

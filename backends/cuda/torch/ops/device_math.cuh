@@ -1,4 +1,4 @@
-// What the kernels share: types, vectors of elements, sums over threads.
+// Helpers of the kernels: types, vectors of elements, sums over threads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -44,7 +44,7 @@ void visit(Type type, const Body& body) {
   }
 }
 
-// The same with the number of elements to a vector: visit_wide<T>(is_wide, [&](auto n) { ... n.value ... }).
+// Like visit(), but with the number of elements per vector: visit_wide<T>(is_wide, [&](auto n) { ... n.value ... }).
 template <class T, class Body>
 void visit_wide(bool wide, const Body& body) {
   if (wide) return body(std::integral_constant<int, kWide<T>>{});

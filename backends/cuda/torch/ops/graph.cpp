@@ -1,5 +1,5 @@
-// concord_graph on CUDA: what a thread enqueues is captured as a CUDA graph, on a stream of its own because the default
-// stream cannot be. Memory that libtorch hands out meanwhile comes from a pool that belongs to the graph.
+// concord_graph on CUDA: captures what a thread enqueues as a CUDA graph, on a dedicated stream, because the default
+// stream cannot be captured. Memory that libtorch hands out meanwhile comes from a pool that belongs to the graph.
 #define C10_CUDA_NO_CMAKE_CONFIGURE_FILE  // which wheels without CUDA lack; it says how c10_cuda was linked
 #include <c10/cuda/CUDACachingAllocator.h>
 
@@ -64,7 +64,7 @@ class Graph {
     // Thread-local: what other threads do neither fails nor ends the capture.
     if (cudaStreamBeginCapture(native(), cudaStreamCaptureModeThreadLocal) != cudaSuccess) {
       allocator().endAllocateToPool(device_.index(), pool_);
-      cudaGetLastError();  // of a failure that the caller is told of: not for the next launch to report
+      cudaGetLastError();  // clears the error, which the caller gets, so that the next launch does not report it
       return false;
     }
     mark_capture(allocator(), device_.index(), true);

@@ -54,7 +54,7 @@ void swiglu_backward(Where where, Rows shape, const void* grad, const void* gate
 struct VocabRows {
   int64_t rows, width, used, first;
 };
-// Of each row: largest logit, sum of exp(logit - largest), the label's logit, sum of logits; [rows, 4] of Sum.
+// Computes per row: largest logit, sum of exp(logit - largest), the label's logit, sum of logits; [rows, 4] of Sum.
 void cross_entropy_parts(Where where, const VocabRows& shape, const void* logits, const int64_t* labels, bool with_sum,
                          void* parts);
 // Writes softmax * soft - [label] * hard - level over the logits; the four are [rows] of Sum.
@@ -85,7 +85,7 @@ void embedding_backward(Where where, const Lookup& shape, const void* grad, cons
 // One step of AdamW; see core/optim/adamw.h for the numbers. |values| may be null: the 16-bit parameter that follows.
 struct AdamWNumbers {
   float grad_scale, decay, beta1_rest, beta2, beta2_rest, step_size, sqrt_bias_correction2, eps;
-  const float* factor;  // on the device, in place of grad_scale; nothing is changed where it is not finite. Or null
+  const float* factor;  // on the device, in place of grad_scale; no update if it is not finite; may be null
 };
 struct AdamWArrays {
   const void* grads;

@@ -13,7 +13,7 @@ constexpr int64_t kForwardShort = 2048;  // up to that width a warp
 template <int kThreads>
 constexpr int kBackBlock = kThreads <= 32 ? 128 : kThreads;
 template <int kThreads>
-constexpr int kBackRows = kBackBlock<kThreads> / kThreads;  // of a block at a time
+constexpr int kBackRows = kBackBlock<kThreads> / kThreads;  // rows per block and iteration
 
 // [threads to a row: a block, a warp, half a warp][several elements at once]
 const Choice kForth[3][2] = {

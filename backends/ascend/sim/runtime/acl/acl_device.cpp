@@ -22,7 +22,7 @@ void check_timeout(int32_t milliseconds) {
 }
 
 // Switches of the process that nothing here depends on; read back as they were set.
-std::atomic<int32_t> saturation_mode{1};  // 1: infinities and NaN as IEEE has them
+std::atomic<int32_t> saturation_mode{1};  // 1: infinities and NaN as in IEEE 754
 std::atomic<int64_t> system_options[3] = {};
 
 std::atomic<int64_t>& system_option(int32_t option) {

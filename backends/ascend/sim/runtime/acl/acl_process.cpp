@@ -58,7 +58,7 @@ aclError aclrtGetVersion(int32_t* major, int32_t* minor, int32_t* patch) {
         require_not_null(major, "major");
         require_not_null(minor, "minor");
         require_not_null(patch, "patch");
-        *major = 1;  // of the interface, since its beginning
+        *major = 1;  // version of the interface, unchanged since its first release
         *minor = 15;
         *patch = 0;
       },

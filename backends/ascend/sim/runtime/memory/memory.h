@@ -15,7 +15,7 @@
 
 namespace concord::ascend::sim {
 
-// What an address is.
+// The kind of memory at an address.
 enum class Place { kPageableHost, kPinnedHost, kDevice };
 
 struct Location {

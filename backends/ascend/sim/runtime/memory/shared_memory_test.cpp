@@ -1,4 +1,4 @@
-// Memory between processes. In a program of its own: ranks are forked, and the others' have threads.
+// Memory between processes. A separate program: ranks are forked, and the other tests have threads.
 #include "backends/ascend/sim/runtime/testing/sim_test.h"
 #include "tests/processes/spawn.hpp"
 

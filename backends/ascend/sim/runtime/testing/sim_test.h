@@ -1,4 +1,4 @@
-// What the tests of the simulated CANN share: three devices of 64 MiB, a thread with a device, and small things to
+// Helpers of the tests of the simulated CANN: three devices of 64 MiB, a thread with a device, and small things to
 // order streams with. The C functions are called as a program would call them.
 #pragma once
 
@@ -37,7 +37,7 @@ inline const bool environment_is_set = [] {
 
 #define EXPECT_OK(call) EXPECT_EQ((call), 0) << ::aclGetRecentErrMsg()
 #define ASSERT_OK(call) ASSERT_EQ((call), 0) << ::aclGetRecentErrMsg()
-// The call fails with |code|, and its sentence has |part| in it.
+// The call fails with |code| and a message that contains |part|.
 #define EXPECT_FAILS(call, code, part) \
   EXPECT_EQ((call), code);             \
   EXPECT_THAT(std::string(::aclGetRecentErrMsg()), ::testing::HasSubstr(part))

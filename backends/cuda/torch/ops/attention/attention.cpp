@@ -57,8 +57,8 @@ bool cudnn_is_wanted() {
   return wanted;
 }
 
-// cuDNN counts the diagonal from the first key, Concord from the last: the same where there are as many keys as
-// queries. Short sequences are not worth the graph that it compiles for each shape. Its backward pass sums with atomic
+// cuDNN counts the diagonal from the first key, Concord from the last: the same if the numbers of keys and
+// queries are equal. Short sequences are not worth the graph that it compiles for each shape. Its backward pass sums with atomic
 // operations; flash attention's does not if libtorch is set to be deterministic.
 bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
   constexpr int64_t kLong = 512;
@@ -102,7 +102,7 @@ Pair with_cudnn(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, 
 Triple with_cudnn_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                            const Tensor& lse, bool causal, double scale) {
   const Tensor none;
-  const Tensor seed = at::empty({}, q.options().dtype(at::kLong));  // of a dropout that there is not: nobody reads it
+  const Tensor seed = at::empty({}, q.options().dtype(at::kLong));  // seed of the unused dropout
   const auto made = at::_scaled_dot_product_cudnn_attention_backward(
       grad.transpose(1, 2), q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), out.transpose(1, 2),
       lse.unsqueeze(-1), seed, seed, none, none, none, q.size(1), k.size(1), /*dropout_p=*/0.0, causal, scale);
@@ -147,7 +147,7 @@ Triple with_flash_backward(const Tensor& grad, const Tensor& q, const Tensor& k,
                            const Tensor& lse, IntArrayRef cu_seqlens, const Sight& sight, double scale) {
   const Packing p = packing_of(q, k, cu_seqlens);
   const Tensor rows = cu_seqlens.empty() ? lse.contiguous() : lse.squeeze(0).contiguous();
-  const Tensor state = at::zeros({2}, q.options().dtype(at::kLong));  // of a dropout that there is not
+  const Tensor state = at::zeros({2}, q.options().dtype(at::kLong));  // state of the unused dropout
   const auto made = at::_flash_attention_backward(laid(grad, cu_seqlens), laid(q, cu_seqlens), laid(k, cu_seqlens),
                                                   laid(v, cu_seqlens), laid(out, cu_seqlens), rows, p.cuts, p.cuts,
                                                   p.longest_q, p.longest_k, /*dropout_p=*/0.0, sight.causal, state, {},

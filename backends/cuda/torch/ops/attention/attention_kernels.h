@@ -22,8 +22,8 @@ struct PackedRope {
 };
 void rope_packed(Where where, const PackedRope& shape, const void* cos, const void* sin, bool back, void* y);
 
-// The same of queries and keys that are normed first: y = x * rstd * weight, where |rstd| [outer, inner, heads +
-// kv_heads] of Sum is that of each of their heads. Only for what fits: heads of vectors, which 32 threads hold.
+// Like rope_packed, but norms queries and keys first: y = x * rstd * weight, where |rstd| [outer, inner, heads +
+// kv_heads] of Sum has one value per head. Only for heads that fit: whole vectors, held by 32 threads.
 struct HeadNorms {
   const void *q, *k;  // weights [dim]
   double eps;
@@ -37,10 +37,10 @@ int64_t norm_rope_lines(const PackedRope& shape, Type type);
 void norm_rope_backward(Where where, const PackedRope& shape, const HeadNorms& norms, const void* cos, const void* sin,
                         const void* qkv, const void* rstd, void* dqkv, void* scratch, void* dq_weight, void* dk_weight);
 
-// What the one query of each row sees of its first lengths[row] keys, or of the last |window| of those; see
+// Attention of the one query of each row over its first lengths[row] keys, or over the last |window| of those; see
 // core/ops/attention/cached_attention.h. Strides are of rows, tokens and heads. |sinks| [heads] of Sum, may be null;
 // |out| is dense. |scratch| of Sum has cached_attention_scratch(...) numbers. Only for what fits. The order of sums
-// does not depend on |keys|, which is how many there is room for.
+// does not depend on |keys|, the capacity of the cache.
 struct CachedHeads {
   int64_t rows, keys, heads, kv_heads, size, window;
   double scale, cap;

@@ -27,7 +27,7 @@ __device__ Seen seen_by(const CachedHeads& shape, const int64_t* lengths, int64_
   return {shape.window > 0 && end > shape.window ? end - shape.window : 0, end};
 }
 
-// E neighbouring elements from |at| on, of a head that ends after |left| of them.
+// E consecutive elements of a head, starting at |at|; the head ends after |left| of them.
 template <class T, int E>
 __device__ void read(const T* at, int64_t left, bool wide, SumOf<T> (&to)[E]) {
   using S = SumOf<T>;
@@ -42,8 +42,8 @@ __device__ void read(const T* at, int64_t left, bool wide, SumOf<T> (&to)[E]) {
   }
 }
 
-// The softmax of some keys for G queries, not normalised: of each the largest score, the sum of exp(score - largest)
-// and a lane's E elements of the sum of values weighed by these.
+// The softmax of some keys for G queries, not normalised. Each query has the largest score, the sum of
+// exp(score - largest), and a lane's E elements of the weighted sum of values.
 template <class S, int G, int E>
 struct Weighed {
   S largest[G], sum[G], values[G][E];
@@ -246,7 +246,7 @@ void visit_sizes(Where where, const CachedHeads& shape, const int64_t* lengths, 
 }  // namespace
 
 bool cached_attention_fits(const CachedHeads& shape) {
-  constexpr int64_t kMaxBlocks = 65535;  // of a grid in its second and third dim
+  constexpr int64_t kMaxBlocks = 65535;  // limit of the second and third dim of a grid
   return shape.size <= kMaxSize && shape.rows <= kMaxBlocks && shape.heads <= kMaxBlocks;
 }
 

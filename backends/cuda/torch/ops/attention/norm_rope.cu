@@ -24,7 +24,7 @@ struct Two {
 };
 
 struct Lane {
-  unsigned at;  // of its vector in a head
+  unsigned at;  // position of its vector in a head
   bool is_there, is_pair;
 
   template <class T>
@@ -56,7 +56,7 @@ __device__ S over_head(S value) {
   return value;
 }
 
-// Cosines and sines of a thread's pairs: 1 and 0 where it has none.
+// Cosines and sines of a thread's pairs; 1 and 0 for elements without a pair.
 template <class T>
 struct Angles {
   using S = SumOf<T>;

@@ -25,7 +25,8 @@ __global__ void turn_packed(PackedRope shape, const SumOf<T>* cos, const SumOf<T
   const unsigned outer = token / static_cast<unsigned>(shape.inner), inner = token % static_cast<unsigned>(shape.inner);
   const bool is_value = item >= turned * per_turned;
   const unsigned rest = is_value ? item - turned * per_turned : item;
-  const unsigned head = rest / (is_value ? per_value : per_turned);  // of the turned ones, or of the values
+  const unsigned head =
+      rest / (is_value ? per_value : per_turned);  // index among the rotated heads, or among the values
   const unsigned j = rest % (is_value ? per_value : per_turned) * N;
   const HeadsFrom& part = is_value ? shape.v : head < heads ? shape.q : shape.k;
   const unsigned own = is_value || head < heads ? head : head - heads;  // in its part
@@ -52,7 +53,7 @@ __global__ void turn_packed(PackedRope shape, const SumOf<T>* cos, const SumOf<T
   put(half + j, second);
 }
 
-// Of its outer lines |count|, from |first| on: the kernel's numbers are of 32 bits.
+// Launches |count| outer lines, starting at |first|: the kernel counts in 32-bit integers.
 template <class T>
 PackedRope some_of(const PackedRope& shape, int64_t first, int64_t count) {
   PackedRope part = shape;

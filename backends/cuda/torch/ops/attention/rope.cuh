@@ -1,4 +1,4 @@
-// What the kernels on packed heads share (PackedRope in kernels.h).
+// Helpers of the kernels on packed heads (PackedRope in attention_kernels.h).
 #pragma once
 
 #include "backends/cuda/torch/ops/attention/attention_kernels.h"
@@ -10,7 +10,7 @@ namespace concord::cuda::torch_side {
 template <class T>
 bool packs_wide(const PackedRope& shape, const void* cos, const void* sin, const void* y) {
   const auto is_whole = [](int64_t n) { return n % kWide<T> == 0; };
-  for (const void* angles : {cos, sin}) {  // vectors of as many Sums
+  for (const void* angles : {cos, sin}) {  // vectors of the same number of Sums
     if (reinterpret_cast<uintptr_t>(angles) % (kWide<T> * sizeof(SumOf<T>)) != 0) return false;
   }
   if (!is_whole(shape.angle_stride[0]) || !is_whole(shape.angle_stride[1])) return false;

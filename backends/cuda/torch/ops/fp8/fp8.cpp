@@ -1,5 +1,5 @@
-// Matrices of 8-bit floats and their products on CUDA: kernels of our own, and cublasLt. Sizes that are no multiples of
-// 16, and products of blocks without a Hopper or with other depths than multiples of 128, go to the reference.
+// FP8 matrices and their products on CUDA: custom kernels and cublasLt. The reference handles sizes that are not
+// multiples of 16, and products of blocks without a Hopper or whose depth is not a multiple of 128.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -40,7 +40,7 @@ Narrow narrow_of(const Tensor& x) {
 
 bool is_amax(const Tensor& x) { return x.scalar_type() == at::kFloat && x.numel() == 1; }
 
-// Of |columns| columns, with the memory that |to| points to.
+// A quantized matrix of |columns| columns, and the tensors that own the memory of |to|.
 struct Quantized {
   Quantized(const Tensor& x, int64_t columns, const Tensor& amax, const MaybeTensor& seen, int64_t format)
       : narrow(format == 0 ? Narrow::e4m3 : Narrow::e5m2) {

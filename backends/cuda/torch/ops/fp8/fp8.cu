@@ -1,5 +1,5 @@
-// Matrices of 8-bit floats, as they are and transposed, in one pass over what they are made of: a block reads 128 x 128
-// elements, writes their rows as it goes, and their columns from its shared memory.
+// FP8 matrices, row-wise and transposed, in one pass over the input: a block reads 128 x 128 elements, writes their rows
+// immediately, and their columns from its shared memory.
 #include <cuda_fp8.h>
 
 #include "backends/cuda/torch/ops/device_math.cuh"
@@ -23,12 +23,12 @@ __device__ void add_most(unsigned value, float* most) {
 // To a few units in the last place: what comes of it is rounded to 16 bits.
 __device__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
-// What matrices are made of: kVector elements of row |row| from column |column| on, in each of kParts matrices of
-// |width| columns side by side. Fetching is apart from computing, so that a thread has many reads under way.
+// The input of a matrix: kVector elements of row |row|, starting at column |column|, in each of kParts adjacent matrices
+// of |width| columns. Fetching is separate from computing, so that a thread has many reads in flight.
 template <class T>
 struct Plain {
   static constexpr int kParts = 1;
-  static constexpr int kBlocks = 4;  // of a multiprocessor at a time: bounds the registers
+  static constexpr int kBlocks = 4;  // resident blocks per multiprocessor: bounds the registers
   using Raw = uint4;
   const T* x;
   int64_t width;
@@ -36,11 +36,11 @@ struct Plain {
   __device__ static void compute(const Raw& raw, float (&to)[1][kVector]) { unpack<T>(raw, to[0]); }
 };
 
-// Rounded to T in between, as if the tensor were there.
+// Rounds to T in between, as if the tensor were stored.
 template <class T>
 struct Swiglu {
   static constexpr int kParts = 1;
-  static constexpr int kBlocks = 3;  // of a multiprocessor at a time: bounds the registers
+  static constexpr int kBlocks = 3;  // resident blocks per multiprocessor: bounds the registers
   struct Raw {
     uint4 gate, up;
   };
@@ -63,7 +63,7 @@ struct Swiglu {
 template <class T>
 struct SwigluBackward {
   static constexpr int kParts = 2;
-  static constexpr int kBlocks = 2;  // of a multiprocessor at a time: bounds the registers
+  static constexpr int kBlocks = 2;  // resident blocks per multiprocessor: bounds the registers
   struct Raw {
     uint4 gate, up, grad;
   };

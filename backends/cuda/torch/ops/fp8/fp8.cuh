@@ -1,4 +1,4 @@
-// What kernels that write matrices of 8-bit floats share: rounding, and a tile's way to the transposed matrix.
+// Helpers of kernels that write FP8 matrices: rounding, and writing a tile to the transposed matrix.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -8,7 +8,7 @@
 namespace concord::cuda::torch_side {
 
 constexpr int kThreads = 256, kTile = 128, kVector = 8, kLines = 4;
-constexpr int kWords = kTile / kLines;  // of four rows each, in a column of a tile
+constexpr int kWords = kTile / kLines;  // words of four rows in a column of a tile
 
 inline __device__ float scale_for(float amax, float largest) {
   if (!(amax > 0) || !isfinite(amax)) return 1;
@@ -67,7 +67,7 @@ inline __device__ int word_at(int column, int lines) {
   return column * kWords + (lines + 2 * (column / kVector)) % kWords;
 }
 
-// Of kLines rows, |lines| groups of them down the tile, and kVector columns.
+// Stores kLines rows, which are group |lines| of the tile, and kVector columns.
 inline __device__ void keep_columns(const uint32_t (&words)[2][kLines], int column, int lines, uint32_t* tile) {
   for (int half = 0; half < 2; ++half) {
     uint32_t turned[4];
@@ -79,7 +79,7 @@ inline __device__ void keep_columns(const uint32_t (&words)[2][kLines], int colu
 // A tile that all threads of the block have written to |to|, the transposed matrix. Sizes are multiples of 16.
 inline __device__ void write_columns(Rows shape, int64_t first_row, int64_t first_column, const uint32_t* tile,
                                      uint8_t* to) {
-  constexpr int kPieces = kWords / 4;  // of 16 rows, in a column
+  constexpr int kPieces = kWords / 4;  // pieces of 16 rows in a column
   const int piece = static_cast<int>(threadIdx.x) % kPieces;
   for (int at = static_cast<int>(threadIdx.x) / kPieces; at < kTile; at += kThreads / kPieces) {
     const int64_t row = first_row + piece * 16;

@@ -1,4 +1,4 @@
-// Matrices of 8-bit floats with a scale per block, as they are and transposed, in one pass: a block of threads reads
+// FP8 matrices with a scale per block, row-wise and transposed, in one pass: a block of threads reads
 // 128 x 128 elements, which are whole blocks of either kind, and keeps them in registers until it knows their scales.
 #include <cuda_fp8.h>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kAcross = kTile / kVector;             // threads side by side, each with kVector columns
 constexpr int kDown = kThreads / kAcross;            // and below each other, each with kLines rows
-constexpr int kTurns = kTile / (kDown * kLines);     // of a thread, until the tile is done
+constexpr int kTurns = kTile / (kDown * kLines);     // iterations of a thread over the tile
 constexpr int kWarps = kThreads / 32, kPerWarp = 2;  // rows of threads in a warp
 static_assert(kAcross == 16 && kTurns * kDown == kWords);
 
@@ -24,7 +24,7 @@ __device__ float power_for(unsigned amax) {
 template <class T>
 struct Piece {
   uint4 raw[kTurns][kLines];  // zeros outside of the matrix
-  int column;                 // of its first element in the tile
+  int column;                 // column of its first element in the tile
 
   __device__ static int line_of(int turn) { return (static_cast<int>(threadIdx.x) / kAcross + turn * kDown) * kLines; }
   __device__ Piece(Rows shape, const T* x, int64_t first_row, int64_t first_column)
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 3) quantise_blocks(Rows shape, const
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     const int line = Piece<T>::line_of(turn);
-    uint32_t words[2][kLines];  // of the transposed matrix; [half of the columns]
+    uint32_t words[2][kLines];  // words of the transposed matrix; [half of the columns]
 #pragma unroll
     for (int i = 0; i < kLines; ++i) {
       float values[kVector];

@@ -327,7 +327,7 @@ class Device {
     return near[best];
   }
 
-  // None where cublasLt cannot do it.
+  // Returns no way if cublasLt cannot do it.
   std::vector<Way> suggestions(const Described& d, size_t memory) const {
     const Library& l = library();
     cublasLtMatmulPreference_t preference = nullptr;
@@ -459,7 +459,7 @@ bool takes(const Gemm& g) {
   constexpr int64_t kLeast = 640;  // more than the experts of any model
   const bool is_large = g.rows >= kLeast && g.columns >= kLeast && g.depth >= kLeast;
   const bool is_whole =
-      g.rows % 8 == 0 && g.columns % 8 == 0 && g.depth % 8 == 0;  // of 16 bytes, which algorithms need
+      g.rows % 8 == 0 && g.columns % 8 == 0 && g.depth % 8 == 0;  // multiples of 16 bytes, which algorithms need
   const bool is_by_rows = !g.transposed_a && g.transposed_b;
   if (has_blocks(g) && !takes_blocks(g)) return false;
   if (is_narrow(g) && (!is_by_rows || g.rows % 16 != 0 || g.columns % 16 != 0 || g.depth % 16 != 0)) return false;

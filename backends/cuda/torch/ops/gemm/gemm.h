@@ -17,21 +17,21 @@
 
 namespace concord::cuda::torch_side {
 
-// Of dense row-major matrices: c [rows, columns] (+)= op(a) op(b), summed over |depth|. Transposed operands are stored
+// A product of dense row-major matrices: c [rows, columns] (+)= op(a) op(b), summed over |depth|. Transposed operands are stored
 // as [depth, rows] and [columns, depth].
 struct Gemm {
   int64_t rows, columns, depth;
   bool transposed_a = false, transposed_b = false;
-  Type type = Type::bf16;  // of c unless it is wide, and of a and b unless they are narrow
+  Type type = Type::bf16;  // type of c unless it is wide, and of a and b unless they are narrow
   bool wide = false;       // c is fp32
   bool adds = false;       // to c, else c is overwritten
   bool has_bias = false;   // [columns], of c's type; added to each row
   bool timed = true;       // false: cublasLt's own choice, which is the same in every run
-  // 8-bit floats, both or none; then only b is transposed. Their scales are on the device.
+  // FP8 formats, for both or none; then only b is transposed. Their scales are on the device.
   Narrow narrow_a = Narrow::none, narrow_b = Narrow::none;
   bool fast = false;  // narrow: sums may be kept in fewer than 32 bits
-  // Narrow: what has a scale of its own. Both are blocks or both whole matrices, and not both are squares. Scales of
-  // rows' blocks are [depth / 128, rows or columns], those of squares lines of a multiple of 4 (kernels.h).
+  // Narrow: the part of a matrix that has its own scale. Both are blocks or both whole matrices, and not both are squares. Scales of
+  // rows' blocks are [depth / 128, rows or columns], those of squares lines of a multiple of 4 (fp8_kernels.h).
   enum class Scales { matrix, row_blocks, squares };
   Scales scales_a = Scales::matrix, scales_b = Scales::matrix;
 

@@ -74,7 +74,7 @@ void GemmCache::write(const std::string& key, const std::string& numbers) {
   all.emplace(key, numbers);
   std::error_code ignored;
   fs::create_directories(fs::path(path_).parent_path(), ignored);
-  std::string next = path_ + ".XXXXXX";  // of this process alone, also where hosts share the folder
+  std::string next = path_ + ".XXXXXX";  // unique to this process, even if hosts share the folder
   if (const int made = mkstemp(next.data()); made < 0 || close(made) != 0) return;
   {
     std::ofstream file(next);

@@ -15,7 +15,7 @@ class GemmCache {
   // |name| becomes a file name: characters other than letters, digits, '-' and '.' are replaced.
   explicit GemmCache(const std::string& name);
 
-  // Those of |key|; empty if it has none, or other things than numbers.
+  // Returns the numbers of |key|; empty if there are none, or if the entry has anything else.
   std::vector<uint64_t> numbers(const std::string& key) const;
   // Adds a line, unless another process has added one for this key in the meantime; that one then counts for later
   // processes. The file is replaced as a whole.

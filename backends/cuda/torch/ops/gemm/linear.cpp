@@ -92,7 +92,7 @@ void add_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) { weight
 void set_weight_grad(Tensor& main, const Tensor& grad, const Tensor& x) { weight_grad(main, grad, x, false); }
 
 Tensor linear_bias_grad(const Tensor& grad) {
-  constexpr int64_t kMaxLines = 65535;  // of a grid in its second dim
+  constexpr int64_t kMaxLines = 65535;  // limit of the second dim of a grid
   const Tensor from = rows(grad).contiguous();
   const Rows shape = rows_of(from);
   if (from.size(1) == 0 || column_sum_lines(shape) > kMaxLines) return from.sum(0);

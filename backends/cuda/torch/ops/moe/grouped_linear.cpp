@@ -1,5 +1,5 @@
-// concord::grouped_linear and its derivative on CUDA: libtorch's grouped GEMM where it has one (bf16), and for the
-// weights' half, which adds to fp32, a kernel for Hopper and one for the others. None of them waits for the device, nor
+// concord::grouped_linear and its derivative on CUDA: libtorch's grouped GEMM if it has one (bf16), and for the
+// weight gradient, which accumulates in fp32, a kernel for Hopper and one for other devices. None of them waits for the device, nor
 // checks |ends|. Other types and sizes take the reference, which waits.
 #include <ATen/ops/_grouped_mm.h>
 
@@ -17,7 +17,7 @@ using at::Tensor;
 // [grouped]
 const Choice kProduct[2] = {{"grouped_linear: a GEMM for each group", kAllTypes},
                             {"grouped_linear: libtorch's grouped GEMM", {Type::bf16}}};
-// A kernel that the device cannot or need not use is no choice there.
+// A kernel that the device cannot or need not use is not offered.
 enum WeightsWay { kByGroup, kOneKernel, kOnHopper };
 const Choice kWeights[3] = {
     {"grouped_linear_weight_grad_: a GEMM for each group", kAllTypes},
@@ -61,7 +61,7 @@ bool fits_kernel(const Tensor& main, const Tensor& grad, const Tensor& x) {
          is_whole(grad) && is_whole(x) && is_whole_either_way(main);
 }
 
-// Both kernels take the same sizes, but the one for Hopper counts rows in 32 bits. On the current device.
+// Both kernels take the same sizes, but the one for Hopper counts rows in 32-bit integers. Considers the current device.
 WeightsWay way_of(const Tensor& main, const Tensor& grad, const Tensor& x) {
   if (!fits_kernel(main, grad, x)) return kByGroup;
   return is_hopper() && grad.size(0) <= std::numeric_limits<int32_t>::max() ? kOnHopper : kOneKernel;

@@ -50,7 +50,7 @@ __device__ void multiply_add(__half, float (&c)[4], const unsigned (&a)[4], unsi
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// An operand as a block sees it: rows [begin, end) of |width| elements, columns from |first| on.
+// An operand as a block sees it: rows [begin, end) of |width| elements, columns starting at |first|.
 template <class T, int kTile>
 struct Operand {
   const T* rows;

@@ -20,8 +20,8 @@ constexpr int kLeftPanels = kTileRows / kPanel, kRightPanels = kTileColumns / kP
 constexpr int kStageBytes = (kLeftPanels + kRightPanels) * kPanelBytes;  // 48 KiB
 constexpr int kBoxColumns = 32, kBoxRows = 64, kBoxBytes = kBoxColumns * kBoxRows * 4;
 constexpr int kCluster = 2;  // blocks that share the right operand
-constexpr int kStages = 4;   // of rows that are there or on their way
-constexpr int kBoxes = 2;    // of a warpgroup's results, on their way to memory
+constexpr int kStages = 4;   // stages of rows that have arrived or are in flight
+constexpr int kBoxes = 2;    // buffers of a warpgroup's results in flight to memory
 
 // Shared memory: the stages, the boxes, and for each stage two barriers.
 constexpr int kBoxesAt = kStages * kStageBytes;
@@ -29,7 +29,7 @@ constexpr int kBarriersAt = kBoxesAt + kConsumers * kBoxes * kBoxBytes;
 constexpr int kSharedBytes = kAtomBytes + kBarriersAt + 2 * kStages * 8;  // the start is aligned by hand
 static_assert(kSharedBytes <= 227 * 1024 && kRightPanels % kCluster == 0);
 
-// Stages are used in turn. A stage is full when its bytes are there, empty when all who read it have arrived.
+// Stages are used in turn. A stage is full when its bytes have arrived, empty when all its readers have.
 struct Ring {
   unsigned memory;
   int stage = 0;
@@ -48,10 +48,10 @@ struct Ring {
 
 struct Tile {
   int group, row, column;
-  int64_t begin, end;  // of the rows to be added
+  int64_t begin, end;  // rows to accumulate
 };
 
-// The tiles of all groups, dealt out to the clusters in turn: a cluster's are one tile for each of its blocks.
+// The tiles of all groups, assigned to the clusters round robin; a cluster has one tile for each of its blocks.
 struct Tiles {
   GroupedRows shape;
   const int64_t* ends;
@@ -162,7 +162,7 @@ __device__ void multiply_rows(const Consumer& self, const Tile& tile, Ring& ring
   for (float& sum : sums) sum = 0;
 }
 
-// A thread's part of sums [64, kBoxColumns] from column |first| on, to where the copies expect it: swizzled.
+// Writes a thread's part of sums [64, kBoxColumns], starting at column |first|, in the swizzled layout of the copies.
 __device__ void fill_box(const Consumer& self, unsigned at, const Sums& sums, int first) {
 #pragma unroll
   for (int j = 0; j < kBoxColumns / 8; ++j) {

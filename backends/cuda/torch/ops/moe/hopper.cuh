@@ -1,4 +1,4 @@
-// What only Hopper (compute capability 9.0, built as sm_90a) has: bulk copies of tiles by the tensor memory accelerator
+// Features of Hopper only (compute capability 9.0, built as sm_90a): bulk copies of tiles by the tensor memory accelerator
 // (TMA), barriers in shared memory that count their bytes, clusters of blocks that share what is copied, and products
 // by a warpgroup (128 threads) whose operands are read from shared memory (wgmma). Addresses are of shared memory.
 #pragma once
@@ -19,7 +19,7 @@ inline __device__ unsigned address_of(const void* shared) {
   return static_cast<unsigned>(__cvta_generic_to_shared(shared));
 }
 
-// [barriers] A barrier's phase ends when |arrivals| threads have arrived and all expected bytes are there.
+// [barriers] A barrier's phase ends when |arrivals| threads have arrived and all expected bytes have arrived.
 
 inline __device__ void init_barrier(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals));
@@ -53,7 +53,7 @@ inline __device__ void wait(unsigned barrier, unsigned parity) {
   }
 }
 
-// Threads of a warpgroup among themselves; |id| from 1 on, one for each warpgroup.
+// Synchronizes the threads of a warpgroup; |id| >= 1, one per warpgroup.
 inline __device__ void sync_warpgroup(int id) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "n"(kWarpgroup) : "memory");
 }
@@ -117,7 +117,7 @@ inline __device__ uint64_t describe(unsigned address, unsigned panel_bytes) {
          static_cast<uint64_t>(kAtomBytes >> 4) << 32 | kSwizzle128 << 62;
 }
 
-using Sums = float[128];  // of 64 x 256, as a thread has them
+using Sums = float[128];  // a thread's share of 64 x 256 sums
 
 #define CONCORD_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define CONCORD_SUMS_16(i) CONCORD_SUMS_4(i), CONCORD_SUMS_4(i + 4), CONCORD_SUMS_4(i + 8), CONCORD_SUMS_4(i + 12)

@@ -44,7 +44,7 @@ struct GroupedRows {
 };
 void grouped_weight_grad(Where where, const GroupedRows& shape, const void* grad, const void* x, const int64_t* ends,
                          float* main);
-// The same with what only Hopper has (hopper.cuh), for fewer than 2^31 rows. Other devices cannot run it.
+// Like grouped_weight_grad, but uses features of Hopper (hopper.cuh), for fewer than 2^31 rows. Only Hopper can run it.
 void grouped_weight_grad_hopper(Where where, const GroupedRows& shape, const void* grad, const void* x,
                                 const int64_t* ends, float* main);
 

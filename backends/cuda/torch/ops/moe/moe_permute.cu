@@ -5,7 +5,7 @@
 namespace concord::cuda::torch_side {
 namespace {
 
-constexpr int kWarps = 8;  // of a block; a warp takes a row
+constexpr int kWarps = 8;  // warps per block; a warp processes a row
 
 // [several elements at once]
 const Choice kRows[2] = {{"moe_permute: one element", kAllTypes}, {"moe_permute: vectors", kAllTypes}};
@@ -80,12 +80,12 @@ __global__ void combine_backward(MoeRows shape, const T* grad, const T* rows, co
 
 // ------------------------------------------------------------------------------------------------------------- order
 
-// A stable counting sort. Every warp (a block of its own) takes kChunk rows in turn, 32 at a time.
+// A stable counting sort. Every warp, which is a block, processes kChunk rows, 32 at a time.
 constexpr int kChunk = 512;
 
 int64_t chunks_of(int64_t rows) { return (rows + kChunk - 1) / kChunk; }
 
-// Of the 32 rows of a warp those that are sent to the same expert as this thread's, as bits.
+// Returns a bit mask of the warp's 32 rows that are sent to the same expert as this thread's row.
 __device__ unsigned same_expert(int64_t expert) { return __match_any_sync(~0u, static_cast<long long>(expert)); }
 
 // counts [experts, chunks]

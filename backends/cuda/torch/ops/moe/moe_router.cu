@@ -5,7 +5,7 @@
 namespace concord::cuda::torch_side {
 namespace {
 
-constexpr int kWarps = 8;  // of a block; a warp takes a token
+constexpr int kWarps = 8;  // warps per block; a warp processes a token
 
 // [1, 2, 4, 8 or 16 experts for a thread]
 const Choice kForth[5] = {{"moe_route: up to 32 experts", kAllTypes},
@@ -41,7 +41,7 @@ __device__ unsigned long long key_of(double x) {
   return x != x ? ~0ull : bits >> 63 ? ~bits : bits | 0x8000000000000000ull;
 }
 
-// The logits of a token: expert 32 i + lane is the thread's i-th; -inf where there is none.
+// The logits of a token: expert 32 i + lane is the thread's i-th; -inf if there is none.
 template <class T, int kPer>
 struct Logits {
   using S = SumOf<T>;
@@ -57,7 +57,7 @@ struct Logits {
   }
 };
 
-// The k largest logits one after the other, of equal ones the first expert; the thread of lane j keeps the j-th.
+// Finds the k largest logits in order; ties are broken by the lower expert. The thread of lane j keeps the j-th.
 template <class T, int kPer>
 __global__ void forward(RoutedTokens shape, const T* logits, SumOf<T>* weights, int64_t* experts) {
   using S = SumOf<T>;

@@ -1,4 +1,4 @@
-// What gemm.cpp uses of cuBLAS's cublasLt.h, for toolkits that come without it: gemm.cpp is compiled everywhere as on a
+// The part of cuBLAS's cublasLt.h that gemm.cpp uses, for toolkits that come without it: gemm.cpp is compiled everywhere as on a
 // machine with a device, together with the same other sources. Calls nothing: see load() in gemm.cpp.
 #pragma once
 
