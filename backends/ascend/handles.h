@@ -23,7 +23,8 @@ class Handles {
     live_.insert_or_assign(handle, known);
   }
 
-  // Removes |handle| and returns what was known about it. INVALID_ARGUMENT if it is null, not from create, or destroyed before.
+  // Removes |handle| and returns what was known about it. INVALID_ARGUMENT if it is null, not from create, or destroyed
+  // before.
   Known remove(Handle handle) {
     const std::unique_lock lock(mutex_);
     const auto found = live_.find(handle);

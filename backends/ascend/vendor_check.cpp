@@ -5,8 +5,8 @@
 // Older releases lack some names. vendor_has.h, which CMake writes, has HAS_<name> as 1 or 0 for each; what is 0 is
 // left out, except for the functions that symbols.inc calls required.
 //
-// Types are the same for the ABI if they are passed in the same way: enums of one size, structs of one size and alignment that
-// are compared field by field below, pointers to such.
+// Types are the same for the ABI if they are passed in the same way: enums of one size, structs of one size and
+// alignment that are compared field by field below, pointers to such.
 #include <acl/acl.h>
 #include <hccl/hccl.h>
 

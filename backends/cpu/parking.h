@@ -12,8 +12,8 @@ namespace concord::cpu {
 
 inline constexpr auto kNever = std::chrono::steady_clock::time_point::max();
 
-// Spins for a moment and then yields the core between checks, so that threads which outnumber the cores do not waste each
-// other's time. Returns true as soon as |ready|() does, false after about 20 us.
+// Spins for a moment and then yields the core between checks, so that threads which outnumber the cores do not waste
+// each other's time. Returns true as soon as |ready|() does, false after about 20 us.
 template <class Ready>
 bool stay_awake_until(Ready&& ready) {
   for (int i = 0; i < 64; ++i) {
@@ -31,9 +31,10 @@ bool stay_awake_until(Ready&& ready) {
   return false;
 }
 
-// Threads: any. A thread that changes the condition uses a sequentially consistent store, then calls notify_all; |ready|
-// reads it by sequentially consistent loads. In their total order either the store precedes the sleeper's last check, or
-// the sleeper is counted before notify_all looks for it: no wake-up is lost, and no system call is made without a sleeper.
+// Threads: any. A thread that changes the condition uses a sequentially consistent store, then calls notify_all;
+// |ready| reads it by sequentially consistent loads. In their total order either the store precedes the sleeper's last
+// check, or the sleeper is counted before notify_all looks for it: no wake-up is lost, and no system call is made
+// without a sleeper.
 class Parking {
  public:
   template <class Ready>

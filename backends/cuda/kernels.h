@@ -1,5 +1,5 @@
-// Kernels of the plugin itself. Each function enqueues on |stream| of the calling thread's device and returns the status
-// of the launch. The rest of the backend is plain C++ and does not need nvcc.
+// Kernels of the plugin itself. Each function enqueues on |stream| of the calling thread's device and returns the
+// status of the launch. The rest of the backend is plain C++ and does not need nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -19,10 +19,10 @@ void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
 }  // namespace
 
 // The last host has the result of a step when its round ends, so it shares it in the next one.
-Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& mail, const SliceSum& sum,
+Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, MessageQueue& queue, const SliceSum& sum,
              concord_dtype dtype, std::vector<std::byte>& scratch)
     : local_(local),
-      mail_(mail),
+      queue_(queue),
       sum_(sum),
       dtype_(dtype),
       element_(sdk::dtype_size(dtype)),
@@ -55,7 +55,7 @@ void Chain::run(const std::vector<Piece>& pieces) {
       local_.round([&](std::byte* slot) { stage(begun, ended, slot); }, read);
     }
   }
-  mail_.finish();
+  queue_.finish();
 }
 
 // Steps of about one size: the last one is not much shorter.
@@ -99,12 +99,12 @@ std::byte* Chain::place_for_sum(size_t index) {
   return incoming_ + static_cast<int64_t>(index % 2) * sum_.travel_bytes(most_);
 }
 
-// A step ahead: a message for which nobody has asked yet is kept aside and copied once more.
+// Receives a step ahead: a message without a receive is buffered and copied once more.
 void Chain::expect_sum(size_t index) {
   if (first_ || index >= steps_.size()) return;
   Step& step = steps_[index];
   const int64_t bytes = sum_.travel_bytes(slice_elements(step, place_));
-  step.sum_before = &mail_.receive(before_, place_for_sum(index), bytes);
+  step.sum_before = &queue_.receive(before_, place_for_sum(index), bytes);
 }
 
 std::byte* Chain::place_for_slice(const Step& step, size_t index) {
@@ -115,10 +115,10 @@ std::byte* Chain::place_for_slice(const Step& step, size_t index) {
 // The result of this rank's slice, which came from the host after this one, goes on to the one before.
 void Chain::bring_back(const Step& step) {
   if (last_) return;
-  mail_.await(*step.result);
+  queue_.await(*step.result);
   if (!first_ && comes_by(step, host_ - 1)) {
-    mail_.send(before_, step.slice, slice_elements(step, place_) * element_);
-    mail_.settle();
+    queue_.send(before_, step.slice, slice_elements(step, place_) * element_);
+    queue_.settle();
   }
 }
 
@@ -150,20 +150,20 @@ void Chain::pass_on(size_t index, Slots slots) {
   step.slice = place_for_slice(step, index);
   std::vector<const void*> sources;
   if (!first_) {
-    mail_.await(*step.sum_before);
+    queue_.await(*step.sum_before);
     sources.push_back(place_for_sum(index));
   }
   for (int32_t r = 0; r < beside_; ++r) sources.push_back(values_of(step, r, slots));
   void* const sum = last_ && sum_.travels_as() == dtype_ ? step.slice : sums_;
   sum_.add(sum, sources.data(), static_cast<int32_t>(sources.size()), elements);
   if (!last_) {
-    if (comes_by(step, host_)) step.result = &mail_.receive(after_, step.slice, elements * element_);
-    mail_.send(after_, sum, sum_.travel_bytes(elements));
+    if (comes_by(step, host_)) step.result = &queue_.receive(after_, step.slice, elements * element_);
+    queue_.send(after_, sum, sum_.travel_bytes(elements));
   } else {
     sum_.finish(step.slice, sum, elements);
-    if (comes_by(step, host_ - 1)) mail_.send(before_, step.slice, elements * element_);
+    if (comes_by(step, host_ - 1)) queue_.send(before_, step.slice, elements * element_);
   }
-  mail_.settle();
+  queue_.settle();
 }
 
 // What the rank in |place| has for this rank's slice, in the travelling type.

@@ -1,8 +1,8 @@
 // Large reductions between hosts: sums that travel from host to host in rank order.
 //
 // A reduction is cut into steps, and a step into one slice for each rank of a host. For its slice a rank takes the
-// values of the ranks on its host, adds them to the sum received from the previous host, and passes it on. The last host
-// has the result, which returns the same way; then the ranks of a host share their slices. A host begins the next
+// values of the ranks on its host, adds them to the sum received from the previous host, and passes it on. The last
+// host has the result, which returns the same way; then the ranks of a host share their slices. A host begins the next
 // steps before the result of a step is back: in one round through shared memory its ranks exchange the values of a step
 // and the results of an earlier one. Every message is sent before a rank waits for the ranks of its host, so no two
 // hosts wait for each other.
@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "backends/net/hosts.h"
-#include "backends/net/mail.h"
+#include "backends/net/message_queue.h"
 #include "backends/net/slice_sum.h"
 
 namespace concord::net {
@@ -30,7 +30,7 @@ struct Piece {
 class Chain {
  public:
   // |scratch| is for this operation, and grows as needed.
-  Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Mail& mail, const SliceSum& sum,
+  Chain(int32_t rank, const HostMap& map, shm::Communicator& local, MessageQueue& queue, const SliceSum& sum,
         concord_dtype dtype, std::vector<std::byte>& scratch);
 
   void run(const std::vector<Piece>& pieces);
@@ -40,9 +40,9 @@ class Chain {
 
   struct Step {
     Piece piece;
-    int64_t part = 0;              // elements of a slice; the last ones may have fewer, or none
-    Letter* sum_before = nullptr;  // sum of the preceding hosts
-    Letter* result = nullptr;
+    int64_t part = 0;               // elements of a slice; the last ones may have fewer, or none
+    Message* sum_before = nullptr;  // sum of the preceding hosts
+    Message* result = nullptr;
     std::byte* slice = nullptr;  // where the result of this rank's slice is
   };
 
@@ -66,7 +66,7 @@ class Chain {
   int64_t result_offset() const { return (beside_ - 1) * stride_; }
 
   shm::Communicator& local_;
-  Mail& mail_;
+  MessageQueue& queue_;
   const SliceSum sum_;
   const concord_dtype dtype_;
   const int64_t element_;

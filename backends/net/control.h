@@ -2,11 +2,12 @@
 //
 // The process that makes an id listens on a TCP port, and the id says where. Every rank keeps one line to it. Over the
 // line go the records that ranks exchange in set-up, and afterwards only news: a rank has failed, has exited,
-// cannot be reached, has left. Data between ranks takes a different way (transport.h). The process that made the id, its
-// keeper, passes the first failure on to all ranks.
+// cannot be reached, has left. Data between ranks takes a different way (transport.h). The process that made the id,
+// its keeper, passes the first failure on to all ranks.
 //
-// A process that exits closes its line, which the keeper detects immediately. A host that cannot be reached does not answer the
-// kernel's probes: kUnreachableAfter. A process that was stopped still answers them, so it is not taken for lost.
+// A process that exits closes its line, which the keeper detects immediately. A host that cannot be reached does not
+// answer the kernel's probes: kUnreachableAfter. A process that was stopped still answers them, so it is not taken for
+// lost.
 //
 // Only processes that have the job's token (CONCORD_JOB_TOKEN, if it is set) and the whole id are admitted; the token
 // is never sent. After all ranks have met, another process that claims one of their ranks is refused. One thread for

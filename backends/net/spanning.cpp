@@ -40,8 +40,8 @@ Spanning::Spanning(int32_t rank, HostMap map, std::unique_ptr<shm::Communicator>
       beside_(map_.size_of(host_)),
       options_(options),
       local_(std::move(local)),
-      mail_(rank, std::move(port), std::move(line), *local_, options_) {
-  mail_.line().watch(
+      queue_(rank, std::move(port), std::move(line), *local_, options_) {
+  queue_.line().watch(
       [local = local_.get()](concord_status status, const std::string& detail) { local->record(status, detail); });
 }
 
@@ -50,17 +50,17 @@ Spanning::~Spanning() = default;
 template <class Work>
 void Spanning::run(const shm::Call& call, Lane lane, Work&& work) {
   try {
-    mail_.begin(call, lane);
+    queue_.begin(call, lane);
     // Peers on other hosts may need an answer of the engine's before this host's ranks can go on.
-    local_->act_for(&call, [this] { mail_.progress(0); });
+    local_->act_for(&call, [this] { queue_.progress(0); });
     work();
     local_->act_for(nullptr);
-    mail_.end();
+    queue_.end();
   } catch (const sdk::Failure&) {
     local_->act_for(nullptr);
     std::string detail;
     const concord_status status = local_->error(&detail);
-    if (status != CONCORD_STATUS_OK) mail_.line().report(status, detail);
+    if (status != CONCORD_STATUS_OK) queue_.line().report(status, detail);
     throw;
   }
 }
@@ -69,7 +69,7 @@ void Spanning::abort() noexcept {
   local_->abort();
   std::string detail;
   const concord_status status = local_->error(&detail);
-  mail_.line().report(status, detail);
+  queue_.line().report(status, detail);
 }
 
 std::unique_ptr<shm::Engine> Spanning::split(std::span<const int32_t> ranks, const shm::Options& options) {
@@ -79,7 +79,7 @@ std::unique_ptr<shm::Engine> Spanning::split(std::span<const int32_t> ranks, con
   run({shm::kSplit, kBytes, 0, -1, offers.record_bytes()}, Lane::kCollectives, [&] {
     gather(offers.record(rank_), offers.record(0), offers.record_bytes());
     if (const int32_t other = offers.find_other_list(rank_, ranks); other >= 0) {
-      mail_.fail(CONCORD_STATUS_INVALID_ARGUMENT, shm::different_lists_text(name(), rank_, other, ranks.size()));
+      queue_.fail(CONCORD_STATUS_INVALID_ARGUMENT, shm::different_lists_text(name(), rank_, other, ranks.size()));
     }
   });
   if (ranks.empty()) return nullptr;
@@ -122,13 +122,13 @@ void Spanning::reduce_scatter(const void* send, void* recv, int64_t count, conco
   });
 }
 
-// One rank a host on two hosts: each of the two has all that it needs with one message.
+// One rank per host on two hosts: each of the two has all that it needs with one message.
 void Spanning::reduce_pieces(std::vector<Piece> pieces, concord_dtype dtype, concord_reduce_op op) {
   const int64_t element = sdk::dtype_size(dtype);
   int64_t all = 0;
   for (const Piece& piece : pieces) all += piece.elements * element * size();
   const bool chain = all > kSmallBytes && size() > 2 && map_.contiguous && map_.even && SliceSum::works(dtype, op);
-  if (chain) return Chain(rank_, map_, *local_, mail_, SliceSum(dtype, op, size()), dtype, scratch_).run(pieces);
+  if (chain) return Chain(rank_, map_, *local_, queue_, SliceSum(dtype, op, size()), dtype, scratch_).run(pieces);
   const int64_t most = std::max<int64_t>(1, kLeaderBytes / (size() * element));
   for (const Piece& piece : pieces) {
     for (int64_t start = 0; start == 0 || start < piece.elements; start += most) {
@@ -158,10 +158,10 @@ void Spanning::reduce_at_leaders(const Piece& piece, concord_dtype dtype, concor
   if (leads()) {
     for (int32_t h = 0; h < map_.host_count(); ++h) {
       if (h == host_) continue;
-      if (wanted_at(host_)) mail_.receive(map_.leader(h), block_of(h), map_.size_of(h) * bytes);
-      if (wanted_at(h)) mail_.send(map_.leader(h), blocks[static_cast<size_t>(host_)], beside_ * bytes);
+      if (wanted_at(host_)) queue_.receive(map_.leader(h), block_of(h), map_.size_of(h) * bytes);
+      if (wanted_at(h)) queue_.send(map_.leader(h), blocks[static_cast<size_t>(host_)], beside_ * bytes);
     }
-    mail_.finish();
+    queue_.finish();
   }
   if (!wanted_at(host_)) return;
   std::byte* const out = beside_ == 1 && piece.recv != nullptr ? piece.recv : result;
@@ -188,10 +188,10 @@ void Spanning::broadcast(const void* send, void* recv, int64_t count, concord_dt
     if (beside_ > 1) local_->barrier();
     if (leads()) greet_leaders();
     for (int32_t h = 0; rank_ == root && h < map_.host_count(); ++h) {
-      if (h != host_) mail_.send(map_.leader(h), send, bytes);
+      if (h != host_) queue_.send(map_.leader(h), send, bytes);
     }
-    if (leads() && host_ != from) mail_.receive(root, recv, bytes);
-    mail_.finish();
+    if (leads() && host_ != from) queue_.receive(root, recv, bytes);
+    queue_.finish();
     const int32_t source = host_ == from ? map_.place[static_cast<size_t>(root)] : 0;
     const void* const data = host_ == from ? send : recv;
     if (beside_ == 1) return move_bytes(at(recv), at(data), bytes);
@@ -203,8 +203,8 @@ void Spanning::broadcast(const void* send, void* recv, int64_t count, concord_dt
 void Spanning::greet_leaders() {
   for (int32_t h = 0; h < map_.host_count(); ++h) {
     if (h == host_) continue;
-    mail_.receive(map_.leader(h), nullptr, 0);
-    mail_.send(map_.leader(h), nullptr, 0);
+    queue_.receive(map_.leader(h), nullptr, 0);
+    queue_.send(map_.leader(h), nullptr, 0);
   }
 }
 
@@ -221,12 +221,12 @@ void Spanning::gather(const std::byte* send, std::byte* recv, int64_t bytes) {
   for (int32_t h = 0; h < map_.host_count(); ++h) {
     if (h == host_) continue;
     const int32_t peer = map_.leader(h) + place_;
-    mail_.receive(peer, at(recv, peer * bytes), bytes);
-    mail_.send(peer, send, bytes);
+    queue_.receive(peer, at(recv, peer * bytes), bytes);
+    queue_.send(peer, send, bytes);
   }
   if (beside_ > 1) local_->all_gather(send, at(recv, map_.leader(host_) * bytes), bytes, kBytes);
   if (beside_ == 1) move_bytes(at(recv, rank_ * bytes), send, bytes);
-  mail_.finish();
+  queue_.finish();
   for (int32_t h = 0; beside_ > 1 && h < map_.host_count(); ++h) {
     std::byte* const block = at(recv, map_.leader(h) * bytes);
     if (h != host_) local_->all_gather(at(block, place_ * bytes), block, bytes, kBytes);
@@ -237,12 +237,12 @@ void Spanning::gather_one_by_one(const std::byte* send, std::byte* recv, int64_t
   move_bytes(at(recv, rank_ * bytes), send, bytes);
   for (int32_t h = 0; h < map_.host_count(); ++h) {
     if (h == host_) continue;
-    mail_.send(map_.leader(h), send, bytes);
+    queue_.send(map_.leader(h), send, bytes);
     for (const int32_t peer : map_.ranks[static_cast<size_t>(h)]) {
-      if (leads()) mail_.receive(peer, at(recv, peer * bytes), bytes);
+      if (leads()) queue_.receive(peer, at(recv, peer * bytes), bytes);
     }
   }
-  mail_.finish();
+  queue_.finish();
   for (int32_t r = 0; beside_ > 1 && r < size(); ++r) {
     const auto rank = static_cast<size_t>(r);
     std::byte* const block = at(recv, r * bytes);
@@ -275,8 +275,8 @@ void Spanning::exchange(const std::byte* send, const int64_t* send_counts, const
   const int64_t element = sdk::dtype_size(dtype);
   for (int32_t r = 0; r < size(); ++r) {
     if (map_.host[static_cast<size_t>(r)] == host_) continue;
-    mail_.receive(r, at(recv, recv_offsets[r] * element), recv_counts[r] * element);
-    mail_.send(r, at(send, send_offsets[r] * element), send_counts[r] * element);
+    queue_.receive(r, at(recv, recv_offsets[r] * element), recv_counts[r] * element);
+    queue_.send(r, at(send, send_offsets[r] * element), send_counts[r] * element);
   }
   const auto here = [&](const int64_t* numbers) {  // entries of the ranks on this host
     std::vector<int64_t> some;
@@ -285,14 +285,14 @@ void Spanning::exchange(const std::byte* send, const int64_t* send_counts, const
   };
   local_->all_to_all_v(send, here(send_counts).data(), here(send_offsets).data(), recv, here(recv_counts).data(),
                        here(recv_offsets).data(), dtype);
-  mail_.finish();
+  queue_.finish();
 }
 
 void Spanning::barrier() {
   run({CONCORD_COMM_BARRIER, 0, 0, -1, 0}, Lane::kCollectives, [&] {
     if (beside_ > 1) local_->barrier();
     if (leads()) greet_leaders();
-    mail_.finish();
+    queue_.finish();
     if (beside_ > 1) local_->barrier();
   });
 }
@@ -304,7 +304,7 @@ void Spanning::batch_p2p(std::span<const concord_p2p_item> items) {
   sdk::check_batch_p2p(items.data(), static_cast<int64_t>(items.size()), rank_, size());
   run({CONCORD_COMM_P2P, 0, 0, -1, 0}, Lane::kPointToPoint, [&] {
     std::vector<concord_p2p_item> inside;
-    std::vector<std::pair<Letter*, const concord_p2p_item*>> letters;
+    std::vector<std::pair<Message*, const concord_p2p_item*>> messages;
     for (const concord_p2p_item& item : items) {
       const auto peer = static_cast<size_t>(item.peer);
       const int64_t bytes = item.count * sdk::dtype_size(item.dtype);
@@ -313,26 +313,26 @@ void Spanning::batch_p2p(std::span<const concord_p2p_item> items) {
         inside.back().peer = map_.place[peer];
       } else if (item.kind == CONCORD_P2P_SEND) {
         const Header header{{static_cast<uint64_t>(item.dtype), static_cast<uint64_t>(item.count)}};
-        letters.emplace_back(&mail_.send(item.peer, item.buffer, bytes, header), &item);
+        messages.emplace_back(&queue_.send(item.peer, item.buffer, bytes, header), &item);
       } else {
-        letters.emplace_back(&mail_.receive(item.peer, item.buffer, bytes), &item);
+        messages.emplace_back(&queue_.receive(item.peer, item.buffer, bytes), &item);
       }
     }
-    if (!inside.empty()) local_->batch_p2p(inside, [&] { mail_.progress(1); });
-    for (const auto& [letter, item] : letters) {
-      mail_.await_any(*letter);
-      if (letter->incoming) check_transfer(*letter, *item);
+    if (!inside.empty()) local_->batch_p2p(inside, [&] { queue_.progress(1); });
+    for (const auto& [message, item] : messages) {
+      queue_.await_any(*message);
+      if (message->incoming) check_transfer(*message, *item);
     }
-    mail_.settle();
+    queue_.settle();
   });
 }
 
-void Spanning::check_transfer(const Letter& letter, const concord_p2p_item& item) {
-  const auto dtype = static_cast<concord_dtype>(letter.transfer.header.words[0]);
-  const auto count = static_cast<int64_t>(letter.transfer.header.words[1]);
-  if (dtype == item.dtype && count == item.count && letter.transfer.bytes == letter.bytes) return;
+void Spanning::check_transfer(const Message& message, const concord_p2p_item& item) {
+  const auto dtype = static_cast<concord_dtype>(message.transfer.header.words[0]);
+  const auto count = static_cast<int64_t>(message.transfer.header.words[1]);
+  if (dtype == item.dtype && count == item.count && message.transfer.bytes == message.bytes) return;
   const bool known = dtype >= CONCORD_DTYPE_F32 && dtype <= CONCORD_DTYPE_BOOL;
-  mail_.fail(
+  queue_.fail(
       CONCORD_STATUS_INVALID_ARGUMENT,
       sdk::text("communicator '%s': rank %d sent %s x %lld to rank %d, which receives %s x %lld there", name().c_str(),
                 item.peer, known ? sdk::dtype_name(dtype) : "unknown elements", static_cast<long long>(count), rank_,

@@ -8,7 +8,7 @@
 
 #include "backends/net/chain.h"
 #include "backends/net/hosts.h"
-#include "backends/net/mail.h"
+#include "backends/net/message_queue.h"
 #include "backends/shm/communicator.h"
 
 namespace concord::net {
@@ -55,7 +55,7 @@ class Spanning final : public shm::Engine {
   void gather_one_by_one(const std::byte* send, std::byte* recv, int64_t bytes);
   void exchange(const std::byte* send, const int64_t* send_counts, const int64_t* send_offsets, std::byte* recv,
                 const int64_t* recv_counts, const int64_t* recv_offsets, concord_dtype dtype);
-  void check_transfer(const Letter& letter, const concord_p2p_item& item);
+  void check_transfer(const Message& message, const concord_p2p_item& item);
 
   const int32_t rank_;
   const HostMap map_;
@@ -64,7 +64,7 @@ class Spanning final : public shm::Engine {
   const int32_t beside_;  // ranks on this host
   const shm::Options options_;
   const std::unique_ptr<shm::Communicator> local_;
-  Mail mail_;
+  MessageQueue queue_;
   std::vector<std::byte> scratch_;  // kept: taking memory from the system costs more than the sums
 };
 

@@ -1,5 +1,5 @@
-// The null plugin: the smallest plugin that the loader accepts, and the template for a new backend (README.md). It has no
-// device, and every slot except device.count returns UNIMPLEMENTED.
+// The null plugin: the smallest plugin that the loader accepts, and the template for a new backend (README.md). It has
+// no device, and every slot except device.count returns UNIMPLEMENTED.
 #include "platform/sdk/plugin.hpp"
 
 namespace concord::null {

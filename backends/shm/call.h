@@ -1,5 +1,5 @@
-// The call that a rank was asked to do, in two words of shared memory, so that ranks can compare their calls before they touch
-// each other's data and messages can name them.
+// The call that a rank was asked to do, in two words of shared memory, so that ranks can compare their calls before
+// they touch each other's data and messages can name them.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The arithmetic of reductions.
 //
-// Every element is reduced over the sources in order, independently of the others: the result does not depend on how a buffer
-// is split. bf16 and f16 are added, multiplied and averaged in float and rounded once. Integers wrap; their average is
-// taken of the exact sum. MIN and MAX keep NaN.
+// Every element is reduced over the sources in order, independently of the others: the result does not depend on how a
+// buffer is split. bf16 and f16 are added, multiplied and averaged in float and rounded once. Integers wrap; their
+// average is taken of the exact sum. MIN and MAX keep NaN.
 #pragma once
 
 #include <cstdint>

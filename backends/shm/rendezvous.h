@@ -27,10 +27,10 @@ struct Meeting {
   std::function<void()> still_wanted;
 };
 
-// Waits until all ranks have joined and returns the memory they share, in which every rank's process is recorded. Fails,
-// with the same message on every rank that has joined: INVALID_ARGUMENT if ranks disagree about the world or claim the
-// same number, PEER_LOST if one exits meanwhile, TIMEOUT with the missing ranks, OUT_OF_MEMORY. A rank on a different
-// host from the one that made the id fails immediately: UNAVAILABLE.
+// Waits until all ranks have joined and returns the memory they share, in which every rank's process is recorded.
+// Fails, with the same message on every rank that has joined: INVALID_ARGUMENT if ranks disagree about the world or
+// claim the same number, PEER_LOST if one exits meanwhile, TIMEOUT with the missing ranks, OUT_OF_MEMORY. A rank on a
+// different host from the one that made the id fails immediately: UNAVAILABLE.
 std::shared_ptr<Segment> meet(const Meeting& meeting);
 
 }  // namespace concord::shm

@@ -1,7 +1,7 @@
 // A stream socket that carries messages: a header, then the body, whose length is in the header.
 //
-// Header is a plain struct with a member `uint32_t bytes`, the length of the body. put(), flush(), fill() and next() never
-// block; send() and receive() wait until a deadline.
+// Header is a plain struct with a member `uint32_t bytes`, the length of the body. put(), flush(), fill() and next()
+// never block; send() and receive() wait until a deadline.
 //
 // Example, given UniqueFd socket, Deadline deadline:
 //   struct Header { uint32_t bytes = 0; uint32_t kind = 0; };
@@ -31,8 +31,8 @@ namespace concord {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// Waits until poll reports |events| (or an error) for |descriptor|. Returns false after |deadline|, and with errno set if
-// poll fails; Deadline::max(): no limit.
+// Waits until poll reports |events| (or an error) for |descriptor|. Returns false after |deadline|, and with errno set
+// if poll fails; Deadline::max(): no limit.
 inline bool wait_until_ready(int descriptor, short events, Deadline deadline) {
   pollfd entry{descriptor, events, 0};
   while (true) {
@@ -95,8 +95,8 @@ class FramedSocket {
     return !is_broken_;
   }
 
-  // Reads what has arrived, at most |piece| bytes. Returns false at the end of the connection and after an error, which is
-  // in error().
+  // Reads what has arrived, at most |piece| bytes. Returns false at the end of the connection and after an error, which
+  // is in error().
   bool fill(size_t piece = kPiece) {
     if (!socket_) return false;
     const size_t before = in_.size();
@@ -152,7 +152,8 @@ class FramedSocket {
     return false;
   }
 
-  // Returns the next message. Waits for it. Returns none if the peer has closed, after |deadline|, and if it is over |limit|.
+  // Returns the next message. Waits for it. Returns none if the peer has closed, after |deadline|, and if it is over
+  // |limit|.
   std::optional<Message> receive(size_t limit, Deadline deadline = Deadline::max()) {
     while (true) {
       if (auto message = next(limit)) return message;

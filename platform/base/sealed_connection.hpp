@@ -64,9 +64,9 @@ class SealedConnection {
     socket_.put({.kind = kind, .seal = seal(end_, sent_++, kind, body)}, body);
   }
 
-  // Reads what has arrived, at most one piece, which is short for a peer that is not known yet: a peer that sends more than
-  // allowed cannot fill the memory, provided that next() is called after every fill(). Returns false at the end of the
-  // connection and after an error, which is in error(); 0: the peer has closed.
+  // Reads what has arrived, at most one piece, which is short for a peer that is not known yet: a peer that sends more
+  // than allowed cannot fill the memory, provided that next() is called after every fill(). Returns false at the end of
+  // the connection and after an error, which is in error(); 0: the peer has closed.
   bool fill() { return is_known() ? socket_.fill() : socket_.fill(kFirstPiece); }
 
   // Returns the next whole message. A wrong seal or a body of more than |limit| bytes closes the connection.

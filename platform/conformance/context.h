@@ -1,5 +1,5 @@
-// The context of a running test: the plugin's tables, its rank, a channel to the other ranks without the plugin, and the
-// checks. A check that does not hold throws Failed, which the worker turns into the test's reason.
+// The context of a running test: the plugin's tables, its rank, a channel to the other ranks without the plugin, and
+// the checks. A check that does not hold throws Failed, which the worker turns into the test's reason.
 #pragma once
 
 #include <atomic>

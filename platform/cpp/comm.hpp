@@ -104,7 +104,8 @@ class Communicator : public Handle<concord_comm, &concord_comm_table::destroy> {
                                                     stream.native());
   }
 
-  // Ends operations with ABORTED, here or on every rank, according to the capability comm.abort. Never waits. Threads: any, at any time.
+  // Ends operations with ABORTED, here or on every rank, according to the capability comm.abort. Never waits. Threads:
+  // any, at any time.
   void abort() const { platform().call<&concord_comm_table::abort>(native()); }
 
   struct Failure {

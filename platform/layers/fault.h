@@ -1,4 +1,5 @@
-// The fault layer: makes calls fail, delays them or drops them, according to CONCORD_FAULT, to test how the program reacts.
+// The fault layer: makes calls fail, delays them or drops them, according to CONCORD_FAULT, to test how the program
+// reacts.
 //
 //   CONCORD_FAULT="comm.all_reduce@3=PEER_LOST;stream.synchronize@*=delay:10ms;comm.broadcast@2=drop"
 //

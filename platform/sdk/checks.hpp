@@ -1,5 +1,5 @@
-// The argument checks that every backend and the validate layer share. Each throws INVALID_ARGUMENT (check_reduction may
-// throw UNIMPLEMENTED) with a message that contains the values. Header-only; no state; any thread.
+// The argument checks that every backend and the validate layer share. Each throws INVALID_ARGUMENT (check_reduction
+// may throw UNIMPLEMENTED) with a message that contains the values. Header-only; no state; any thread.
 //
 // A backend calls them at the top of its methods; CommTable (communicators.hpp) calls those of collectives. They cannot
 // check what only a plugin knows: handles that it never created, and memory that is not its own.

@@ -57,7 +57,8 @@ inline Failure current_failure() {
   }
 }
 
-// The host that opened this plugin, one per shared library. CONCORD_PLUGIN sets it before the plugin's constructor runs.
+// The host that opened this plugin, one per shared library. CONCORD_PLUGIN sets it before the plugin's constructor
+// runs.
 inline const concord_host*& host_slot() {
   static const concord_host* host = nullptr;
   return host;

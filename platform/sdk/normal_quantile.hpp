@@ -1,5 +1,5 @@
-// Float arithmetic that is rounded in the same way everywhere, and the normal quantile computed with it. Header-only, also
-// for device code. platform/sdk/philox.hpp says which compilers need which flags.
+// Float arithmetic that is rounded in the same way everywhere, and the normal quantile computed with it. Header-only,
+// also for device code. platform/sdk/philox.hpp says which compilers need which flags.
 #pragma once
 
 #include <cstdint>
@@ -57,10 +57,10 @@ CONCORD_HOST_DEVICE inline float natural_log(float x) {
   return step(add(f, tail), exponent, 0.693359375f);
 }
 
-// The |z| whose upper tail has probability |tail|, in (0, 1/2]; |centre| is 1/2 - tail, passed separately because it keeps
-// its precision near 0. Wichura's AS 241, PPND7 ("The percentage points of the normal distribution", Applied Statistics
-// 37, 1988); in these roundings at most 5e-7 relative off the exact quantile of |tail|. All three branches are computed
-// and one is taken, so that a loop vectorises.
+// The |z| whose upper tail has probability |tail|, in (0, 1/2]; |centre| is 1/2 - tail, passed separately because it
+// keeps its precision near 0. Wichura's AS 241, PPND7 ("The percentage points of the normal distribution", Applied
+// Statistics 37, 1988); in these roundings at most 5e-7 relative off the exact quantile of |tail|. All three branches
+// are computed and one is taken, so that a loop vectorises.
 CONCORD_HOST_DEVICE inline float normal_quantile(float tail, float centre) {
   const float c = step(0.180625f, -centre, centre);
   const float centre_over =

@@ -102,7 +102,8 @@ struct IntegerIn {
   }
 };
 
-// The F32 value, converted: exactly to F64, to nearest even in bf16 and f16. A 16-bit uniform value may thereby reach high.
+// The F32 value, converted: exactly to F64, to nearest even in bf16 and f16. A 16-bit uniform value may thereby reach
+// high.
 template <class Source, class Converted, Converted (*kConvert)(float)>
 struct ConvertedFrom : Source {
   using Source::Source;

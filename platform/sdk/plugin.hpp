@@ -1,8 +1,8 @@
 // The author kit: turns C++ classes into a plugin. Header-only; needs only platform/abi.
 //
 // A backend is a struct. Its members are the objects behind the tables: devices, memory, streams, events, communicators
-// and rng, and optionally graphs, profiler and activities. Each object has the methods that it implements (tables.hpp); what
-// it lacks, and whole objects that the backend lacks, return UNIMPLEMENTED. describe() returns what the plugin is.
+// and rng, and optionally graphs, profiler and activities. Each object has the methods that it implements (tables.hpp);
+// what it lacks, and whole objects that the backend lacks, return UNIMPLEMENTED. describe() returns what the plugin is.
 //
 // Example at file scope:
 //   struct Streams {

@@ -3,7 +3,7 @@
 #include <iterator>
 #include <vector>
 
-#include "backends/cuda/beside_torch.h"
+#include "backends/cuda/torch_sibling_libraries.h"
 
 namespace concord::cuda {
 namespace {
@@ -15,7 +15,7 @@ constexpr int kBeyondNewest = 23100;
 
 std::vector<std::string> candidates() {
   if (const char* chosen = sdk::config("cuda.nccl")) return {chosen};  // an explicit choice that fails is an error
-  std::vector<std::string> paths = beside_torch(std::string("nccl/lib/") + kSoname);
+  std::vector<std::string> paths = torch_sibling_libraries(std::string("nccl/lib/") + kSoname);
   paths.emplace_back(kSoname);
   return paths;
 }

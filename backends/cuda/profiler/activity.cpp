@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "backends/cuda/beside_torch.h"
+#include "backends/cuda/torch_sibling_libraries.h"
 #include "platform/sdk/checks.hpp"
 #include "platform/sdk/symbol_table.hpp"
 
@@ -26,8 +26,9 @@ std::string cupti_soname(int major) { return sdk::text("libcupti.so.%d", major);
 
 std::vector<std::string> cupti_candidates() {
   if (const char* chosen = sdk::config("cuda.cupti")) return {chosen};  // an explicit choice that fails is an error
-  std::vector<std::string> paths = beside_torch("cu13/lib/" + cupti_soname(13));
-  for (std::string& path : beside_torch("cuda_cupti/lib/" + cupti_soname(12))) paths.push_back(std::move(path));
+  std::vector<std::string> paths = torch_sibling_libraries("cu13/lib/" + cupti_soname(13));
+  for (std::string& path : torch_sibling_libraries("cuda_cupti/lib/" + cupti_soname(12)))
+    paths.push_back(std::move(path));
   const std::string own = cupti_soname(CUDART_VERSION / 1000);
   for (const char* folder : {"", "/usr/local/cuda/extras/CUPTI/lib64/", "/usr/local/cuda/lib64/"}) {
     paths.push_back(folder + own);

@@ -1,6 +1,6 @@
-// The argument objects of the simulated operator library: created by aclCreateTensor and similar functions. Callers see opaque
-// pointers, so the layout is ours. Every object made is remembered until it is destroyed; a pointer that is not one of
-// them is refused by name instead of being followed.
+// The argument objects of the simulated operator library: created by aclCreateTensor and similar functions. Callers see
+// opaque pointers, so the layout is ours. Every object made is remembered until it is destroyed; a pointer that is not
+// one of them is refused by name instead of being followed.
 //
 // Threads: any thread. An object may be destroyed while an operator that was given it still waits on its stream: the
 // operator keeps what it needs (see Tensor).

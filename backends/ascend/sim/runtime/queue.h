@@ -53,7 +53,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   void set_stop_on_failure(bool stop) { stop_on_failure_.store(stop); }
 
-  // Drops the waiting tasks, tells the running task to stop, ends all synchronizations with |code|. New tasks run again.
+  // Drops the waiting tasks, tells the running task to stop, ends all synchronizations with |code|. New tasks run
+  // again.
   void abort(abi::aclError code);
 
   // No task may be pushed after it. Queued tasks run to completion, for which this does not wait.

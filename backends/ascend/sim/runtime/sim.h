@@ -1,5 +1,5 @@
-// Functions that the libraries of the simulated CANN share, exported by libascendcl.so, used by libhccl.so, libopapi.so and
-// tests. No vendor has these names; a program that finds concord_sim_label runs on the simulator.
+// Functions that the libraries of the simulated CANN share, exported by libascendcl.so, used by libhccl.so, libopapi.so
+// and tests. No vendor has these names; a program that finds concord_sim_label runs on the simulator.
 //
 // Memory. Every device address is in a reserved range that cannot be read or written: a host that dereferences one
 // gets SIGSEGV immediately. The bytes themselves are at a second, hidden address; concord_sim_translate gives it.

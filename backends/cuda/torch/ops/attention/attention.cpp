@@ -58,8 +58,8 @@ bool cudnn_is_wanted() {
 }
 
 // cuDNN counts the diagonal from the first key, Concord from the last: the same if the numbers of keys and
-// queries are equal. Short sequences are not worth the graph that it compiles for each shape. Its backward pass sums with atomic
-// operations; flash attention's does not if libtorch is set to be deterministic.
+// queries are equal. Short sequences are not worth the graph that it compiles for each shape. Its backward pass sums
+// with atomic operations; flash attention's does not if libtorch is set to be deterministic.
 bool fits_cudnn(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens, int64_t window) {
   constexpr int64_t kLong = 512;
   return cudnn_is_wanted() && !at::globalContext().deterministicAlgorithms() && fits_flash(q, k) &&

@@ -1,5 +1,5 @@
-// FP8 matrices, row-wise and transposed, in one pass over the input: a block reads 128 x 128 elements, writes their rows
-// immediately, and their columns from its shared memory.
+// FP8 matrices, row-wise and transposed, in one pass over the input: a block reads 128 x 128 elements, writes their
+// rows immediately, and their columns from its shared memory.
 #include <cuda_fp8.h>
 
 #include "backends/cuda/torch/ops/device_math.cuh"
@@ -23,8 +23,8 @@ __device__ void add_most(unsigned value, float* most) {
 // To a few units in the last place: what comes of it is rounded to 16 bits.
 __device__ float sigmoid(float x) { return __fdividef(1.0F, 1.0F + __expf(-x)); }
 
-// The input of a matrix: kVector elements of row |row|, starting at column |column|, in each of kParts adjacent matrices
-// of |width| columns. Fetching is separate from computing, so that a thread has many reads in flight.
+// The input of a matrix: kVector elements of row |row|, starting at column |column|, in each of kParts adjacent
+// matrices of |width| columns. Fetching is separate from computing, so that a thread has many reads in flight.
 template <class T>
 struct Plain {
   static constexpr int kParts = 1;

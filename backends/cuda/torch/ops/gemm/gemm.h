@@ -17,8 +17,8 @@
 
 namespace concord::cuda::torch_side {
 
-// A product of dense row-major matrices: c [rows, columns] (+)= op(a) op(b), summed over |depth|. Transposed operands are stored
-// as [depth, rows] and [columns, depth].
+// A product of dense row-major matrices: c [rows, columns] (+)= op(a) op(b), summed over |depth|. Transposed operands
+// are stored as [depth, rows] and [columns, depth].
 struct Gemm {
   int64_t rows, columns, depth;
   bool transposed_a = false, transposed_b = false;
@@ -30,8 +30,9 @@ struct Gemm {
   // FP8 formats, for both or none; then only b is transposed. Their scales are on the device.
   Narrow narrow_a = Narrow::none, narrow_b = Narrow::none;
   bool fast = false;  // narrow: sums may be kept in fewer than 32 bits
-  // Narrow: the part of a matrix that has its own scale. Both are blocks or both whole matrices, and not both are squares. Scales of
-  // rows' blocks are [depth / 128, rows or columns], those of squares lines of a multiple of 4 (fp8_kernels.h).
+  // Narrow: the part of a matrix that has its own scale. Both are blocks or both whole matrices, and not both are
+  // squares. Scales of rows' blocks are [depth / 128, rows or columns], those of squares lines of a multiple of 4
+  // (fp8_kernels.h).
   enum class Scales { matrix, row_blocks, squares };
   Scales scales_a = Scales::matrix, scales_b = Scales::matrix;
 

@@ -1,6 +1,6 @@
 // concord::grouped_linear and its derivative on CUDA: libtorch's grouped GEMM if it has one (bf16), and for the
-// weight gradient, which accumulates in fp32, a kernel for Hopper and one for other devices. None of them waits for the device, nor
-// checks |ends|. Other types and sizes take the reference, which waits.
+// weight gradient, which accumulates in fp32, a kernel for Hopper and one for other devices. None of them waits for the
+// device, nor checks |ends|. Other types and sizes take the reference, which waits.
 #include <ATen/ops/_grouped_mm.h>
 
 #include <limits>
@@ -61,7 +61,8 @@ bool fits_kernel(const Tensor& main, const Tensor& grad, const Tensor& x) {
          is_whole(grad) && is_whole(x) && is_whole_either_way(main);
 }
 
-// Both kernels take the same sizes, but the one for Hopper counts rows in 32-bit integers. Considers the current device.
+// Both kernels take the same sizes, but the one for Hopper counts rows in 32-bit integers. Considers the current
+// device.
 WeightsWay way_of(const Tensor& main, const Tensor& grad, const Tensor& x) {
   if (!fits_kernel(main, grad, x)) return kByGroup;
   return is_hopper() && grad.size(0) <= std::numeric_limits<int32_t>::max() ? kOnHopper : kOneKernel;

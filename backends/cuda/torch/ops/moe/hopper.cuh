@@ -1,6 +1,7 @@
-// Features of Hopper only (compute capability 9.0, built as sm_90a): bulk copies of tiles by the tensor memory accelerator
-// (TMA), barriers in shared memory that count their bytes, clusters of blocks that share what is copied, and products
-// by a warpgroup (128 threads) whose operands are read from shared memory (wgmma). Addresses are of shared memory.
+// Features of Hopper only (compute capability 9.0, built as sm_90a): bulk copies of tiles by the tensor memory
+// accelerator (TMA), barriers in shared memory that count their bytes, clusters of blocks that share what is copied,
+// and products by a warpgroup (128 threads) whose operands are read from shared memory (wgmma). Addresses are of shared
+// memory.
 #pragma once
 
 #include <cuda.h>

@@ -1,5 +1,6 @@
-// The part of cuBLAS's cublasLt.h that gemm.cpp uses, for toolkits that come without it: gemm.cpp is compiled everywhere as on a
-// machine with a device, together with the same other sources. Calls nothing: see load() in gemm.cpp.
+// The part of cuBLAS's cublasLt.h that gemm.cpp uses, for toolkits that come without it: gemm.cpp is compiled
+// everywhere as on a machine with a device, together with the same other sources. Calls nothing: see load() in
+// gemm.cpp.
 #pragma once
 
 #include <cuda_runtime_api.h>

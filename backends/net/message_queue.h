@@ -1,7 +1,8 @@
-// The messages of one communicator: posting them, waiting for them, and blaming the right rank when they do not come.
+// The messages of one communicator: posting them, waiting for them, and finding the rank that failed if they do not
+// come.
 //
-// A rank may post as many as it likes; they move while it waits for any of them. While it waits for something else (the
-// ranks of its host, in shared memory) nothing moves, so it first sees all it has sent off: settle().
+// A rank may post any number of messages; they move while it waits for any of them. While it waits for something else
+// (the ranks of its host, in shared memory) nothing moves, so it first waits until its messages have left: settle().
 // Threads: one at a time.
 #pragma once
 
@@ -20,40 +21,40 @@
 
 namespace concord::net {
 
-struct Letter {
+struct Message {
   Transfer transfer;
   int32_t peer = 0;
   bool incoming = false;
   int64_t bytes = 0;
-  bool goes_unanswered = false;  // a flush: no matter if it breaks, as a receive will tell
+  bool goes_unanswered = false;  // a flush: its failure is ignored, as a receive will report it
 };
 
-class Mail {
+class MessageQueue {
  public:
   // |local| has the record of failures, for the ranks of this host.
-  Mail(int32_t rank, std::unique_ptr<Port> port, std::unique_ptr<Line> line, shm::Communicator& local,
-       const shm::Options& options);
+  MessageQueue(int32_t rank, std::unique_ptr<Port> port, std::unique_ptr<Line> line, shm::Communicator& local,
+               const shm::Options& options);
 
-  ~Mail();
-  Mail(const Mail&) = delete;
-  Mail& operator=(const Mail&) = delete;
+  ~MessageQueue();
+  MessageQueue(const MessageQueue&) = delete;
+  MessageQueue& operator=(const MessageQueue&) = delete;
 
-  // Begins an operation: forgets the letters of the one before, which are all done.
+  // Begins an operation: drops the messages of the previous one, which are all done.
   void begin(const shm::Call& call, Lane lane);
   // Ends an operation that did not fail. After a failure nothing moves any more: receives may point to freed memory.
   void end() { port_->drive(false); }
 
-  Letter& send(int32_t peer, const void* data, int64_t bytes) { return send(peer, data, bytes, header()); }
-  Letter& send(int32_t peer, const void* data, int64_t bytes, const Header& header);
-  Letter& receive(int32_t peer, void* data, int64_t bytes);
+  Message& send(int32_t peer, const void* data, int64_t bytes) { return send(peer, data, bytes, header()); }
+  Message& send(int32_t peer, const void* data, int64_t bytes, const Header& header);
+  Message& receive(int32_t peer, void* data, int64_t bytes);
 
-  // Waits until |letter| is done; one that came in has to be of the same call and of the right length.
-  void await(Letter& letter);
+  // Waits until |message| is done. A received one must belong to the same call and have the right length.
+  void await(Message& message);
   // Like await(), but accepts any header.
-  void await_any(Letter& letter);
+  void await_any(Message& message);
   // Waits until all that was sent has left this process.
   void settle();
-  // Waits for all letters.
+  // Waits for all messages.
   void finish();
   // Moves what can be moved, and waits for news for at most |milliseconds|.
   void progress(int milliseconds) { port_->progress(milliseconds); }
@@ -67,8 +68,8 @@ class Mail {
   using Clock = std::chrono::steady_clock;
 
   Header header() const { return {{call_.head(), call_.tail()}}; }
-  void wait_slowly(const Letter& letter);
-  void compare(const Letter& letter);
+  void wait_slowly(const Message& message);
+  void compare(const Message& message);
 
   const int32_t rank_;
   std::unique_ptr<Port> port_;
@@ -79,8 +80,8 @@ class Mail {
   shm::Yielding yielding_;
   shm::Call call_;
   Lane lane_ = Lane::kCollectives;
-  std::deque<Letter> letters_;     // a deque never moves them
-  std::vector<Letter*> outgoing_;  // since the last settle()
+  std::deque<Message> messages_;    // a deque never moves them
+  std::vector<Message*> outgoing_;  // since the last settle()
   std::set<int32_t> unsettled_;
 };
 

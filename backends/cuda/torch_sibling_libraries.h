@@ -1,4 +1,4 @@
-// Where libraries of NVIDIA's lie that pip has installed for libtorch.
+// Locates the NVIDIA libraries that pip installed alongside libtorch.
 #pragma once
 
 #include <link.h>
@@ -10,7 +10,7 @@
 
 namespace concord::cuda {
 
-// The folder .../site-packages/torch of the libtorch in this process; "" if there is none.
+// Returns the folder .../site-packages/torch of the libtorch in this process; "" if there is none.
 inline std::string loaded_torch() {
   std::string folder;
   const auto look = [](dl_phdr_info* info, size_t, void* result) {
@@ -24,8 +24,9 @@ inline std::string loaded_torch() {
   return folder;
 }
 
-// |file| ("nccl/lib/libnccl.so.2") among the packages next to the libtorch in the process and to $CONCORD_TORCH.
-inline std::vector<std::string> beside_torch(const std::string& file) {
+// Returns the paths of |file| ("nccl/lib/libnccl.so.2") next to the libtorch of this process and next to
+// $CONCORD_TORCH.
+inline std::vector<std::string> torch_sibling_libraries(const std::string& file) {
   std::vector<std::string> paths;
   if (const std::string torch = loaded_torch(); !torch.empty()) paths.push_back(torch + "/../nvidia/" + file);
   if (const char* torch = std::getenv("CONCORD_TORCH")) paths.push_back(std::string(torch) + "/../nvidia/" + file);
