@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "backends/ascend/cann.h"
-#include "backends/ascend/handles.h"
 #include "platform/base/thread_safety.hpp"
+#include "platform/sdk/handles.hpp"
 
 namespace concord::ascend {
 
@@ -48,7 +48,7 @@ class Devices {
 
   std::string soc_name() const;
 
-  Handles<concord_stream, int32_t> streams{"stream"};  // with its device
+  sdk::Handles<concord_stream, int32_t> streams{"stream"};  // with its device
 
  private:
   const Acl& acl_;

@@ -30,7 +30,7 @@ class Events {
   bool is_done(concord_event event);
 
   Devices& devices_;
-  Handles<concord_event, Known> live_{"event"};
+  sdk::Handles<concord_event, Known> live_{"event"};
 };
 
 }  // namespace concord::ascend

@@ -22,7 +22,7 @@ class Graphs {
  private:
   Devices& devices_;
   Communicators& communicators_;
-  Handles<concord_graph, int32_t> live_{"graph"};  // with its device
+  sdk::Handles<concord_graph, int32_t> live_{"graph"};  // with its device
 };
 
 }  // namespace concord::ascend

@@ -14,12 +14,12 @@
 #include <span>
 #include <vector>
 
-#include "backends/cuda/handles.h"
 #include "backends/cuda/memory.h"
 #include "backends/cuda/nccl/guard.h"
 #include "backends/cuda/nccl/nccl.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/sdk/communicators.hpp"
+#include "platform/sdk/handles.hpp"
 
 namespace concord::cuda {
 
@@ -72,7 +72,7 @@ class Communicators : public sdk::CommTable<Communicators> {
   Memory& memory_;
   const Nccl& nccl_;
   Guard guard_;
-  Handles<concord_comm> live_{"communicator"};
+  sdk::Handles<concord_comm> live_{"communicator"};
   std::mutex mutex_;  // guards barrier_words_
   std::vector<void*> barrier_words_ CONCORD_GUARDED_BY(mutex_);
 };

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/device.h"
-#include "backends/cuda/handles.h"
+#include "platform/sdk/handles.hpp"
 
 namespace concord::cuda {
 
@@ -19,7 +19,7 @@ class Events {
 
  private:
   Devices& devices_;
-  Handles<concord_event> live_{"event"};
+  sdk::Handles<concord_event> live_{"event"};
 };
 
 }  // namespace concord::cuda

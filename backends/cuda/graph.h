@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backends/cuda/comm.h"
-#include "backends/cuda/handles.h"
+#include "platform/sdk/handles.hpp"
 
 namespace concord::cuda {
 
@@ -17,7 +17,7 @@ class Graphs {
 
  private:
   Communicators& communicators_;
-  Handles<concord_graph> live_{"graph"};
+  sdk::Handles<concord_graph> live_{"graph"};
 };
 
 }  // namespace concord::cuda

@@ -5,7 +5,7 @@
 
 #include "backends/cuda/comm.h"
 #include "backends/cuda/device.h"
-#include "backends/cuda/handles.h"
+#include "platform/sdk/handles.hpp"
 
 namespace concord::cuda {
 
@@ -25,7 +25,7 @@ class Streams {
  private:
   Devices& devices_;
   Communicators& communicators_;
-  Handles<concord_stream> live_{"stream"};
+  sdk::Handles<concord_stream> live_{"stream"};
 };
 
 }  // namespace concord::cuda

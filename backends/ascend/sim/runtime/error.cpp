@@ -1,6 +1,5 @@
 #include "backends/ascend/sim/runtime/error.h"
 
-#include <cstdarg>
 #include <cstdio>
 #include <new>
 
@@ -23,15 +22,6 @@ LastError& last() {
 }
 
 }  // namespace
-
-std::string text(const char* format, ...) {
-  va_list arguments;
-  va_start(arguments, format);
-  char buffer[1024];
-  const int length = std::vsnprintf(buffer, sizeof buffer, format, arguments);
-  va_end(arguments);
-  return length < 0 ? std::string(format) : std::string(buffer);
-}
 
 void fail(abi::aclError code, std::string sentence) { throw Error(code, std::move(sentence)); }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "backends/ascend/acl_abi.h"
+#include "platform/sdk/failure.hpp"
 
 namespace concord::ascend::sim {
 
@@ -40,8 +41,7 @@ class Error : public std::exception {
   std::string text_;
 };
 
-// printf into a string.
-std::string text(const char* format, ...) __attribute__((format(printf, 1, 2)));
+using sdk::text;
 
 [[noreturn]] void fail(abi::aclError code, std::string sentence);
 // 100000: an argument that ACL itself refuses, such as a null pointer.
