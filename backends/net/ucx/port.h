@@ -2,7 +2,7 @@
 //
 // One context for the process, one worker for a port: communicators share no state, and closing one disturbs no other.
 // An endpoint is made at the first send to a peer. A worker is destroyed only when all peers have left: UCX 1.13 loses
-// messages where one goes while a peer still connects to it (docs/reports/2026-11-17-hosts.md).
+// messages where one goes while a peer still connects to it (docs/backends.md).
 //
 // A message goes in fragments, each an active message that is sent eagerly: a rank that has received all it waits for
 // may turn to something else, and no peer then waits for an answer of its. (UCX's rendezvous protocol has them.)
