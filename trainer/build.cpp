@@ -52,11 +52,11 @@ ParameterGroups groups_of(const TrainingPlan& plan) { return ParameterGroups(pla
 
 void check_fp8(const Fp8Args& fp8, const Platform& platform) {
   if (!fp8.is_on() || platform.capability(CONCORD_CAP_TORCH_FP8) != 0) return;
-  throw ConfigError(fmt::format("fp8 {}: platform {} does not support 8-bit floats ({} is 0); set fp8 to none",
-                                fp8.format, platform.name(), CONCORD_CAP_TORCH_FP8));
+  throw ConfigError(fmt::format("fp8 {}: platform {} does not support FP8 ({} is 0); set fp8 to none", fp8.format,
+                                platform.name(), CONCORD_CAP_TORCH_FP8));
 }
 
-// What weights in 4 bits take on this rank.
+// Logs the memory of 4-bit weights on this rank.
 void report_quantised(VirtualModels& model, const ParallelContext& job) {
   int64_t elements = 0, bytes = 0;
   for (const Parameter* parameter : model.parameters()) {
@@ -197,9 +197,9 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
                        plan.arguments.pipeline.executor),
       timers(job, plan.arguments.logging.timing_level, plan.arguments.logging.timing_option),
       copies(job),
-      replay(
+      graph(
           job.torch_device(), has_equal_steps(plan, job, providers),
-          [this](const PassInputs& inputs) { return passes(inputs); },
+          [this](const PassInputs& inputs) { return run_schedule(inputs); },
           [this](const PassInputs& inputs, const StepPasses& made) {
             data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()));
             data_parallel.mark_grads_flushed();
@@ -222,10 +222,13 @@ Executor& TrainingParts::executor(int64_t microbatches) {
   return *found;
 }
 
-StepPasses TrainingParts::passes(const PassInputs& inputs) {
+StepPasses TrainingParts::run_schedule(const PassInputs& inputs) {
   const auto count = static_cast<int64_t>(inputs.batches.size());
-  begin(inputs.batches, inputs.weights, inputs.router_weights);
-  data_parallel.begin_step(count, inputs.hold);
+  std::vector<double> weights = inputs.weights, router_weights = inputs.router_weights;
+  for (double& weight : weights) weight *= inputs.loss_scale;
+  for (double& weight : router_weights) weight *= inputs.loss_scale;
+  for (const auto& stage : stages) stage->begin(inputs.batches, weights, router_weights);
+  data_parallel.begin_step(count, inputs.defer_reduction);
   executor(count).run();
   data_parallel.flush_grads();
   StepPasses made{.losses = logged_losses(*stages.back(), inputs.weights, loss_rule), .results = {}};
@@ -236,13 +239,6 @@ StepPasses TrainingParts::passes(const PassInputs& inputs) {
 int64_t TrainingParts::lr_increment(int64_t microbatches) const {
   const int64_t increment = lr.settings().increment;
   return increment == 1 ? 1 : increment / schedule_.microbatches * microbatches;
-}
-
-void TrainingParts::begin(std::span<const MicroBatch> batches, std::vector<double> weights,
-                          std::vector<double> router_weights) {
-  for (double& weight : weights) weight *= loss_scale();
-  for (double& weight : router_weights) weight *= loss_scale();
-  for (const auto& stage : stages) stage->begin(batches, weights, router_weights);
 }
 
 int64_t TrainingParts::counted(std::span<const MicroBatch> batches) {

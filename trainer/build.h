@@ -1,5 +1,5 @@
-// From a plan (trainer/plan.h) to what trains, with the job's groups, in this written order: model -> data parallelism
-// -> optimizer -> schedules -> stages -> executor. Threads: the one that trains.
+// Builds the objects of a training run from its plan (trainer/plan.h), in this order: model -> data parallelism ->
+// optimizer -> schedules -> stages -> executor. Threads: training thread only.
 #pragma once
 
 #include <functional>
@@ -27,23 +27,23 @@
 
 namespace concord {
 
-// What a user may provide instead of what the arguments name; empty ones are made from the arguments.
+// Functions that a program may provide; empty ones are replaced by what the arguments specify.
 using ModelProvider = std::function<VirtualModels(const ModelConfig&, const ModelArgs&, ParallelContext&)>;
-// Megatron's non_loss_data_func: what a user wants to see of the model after an evaluation. Every rank calls it.
+// Megatron's non_loss_data_func: returns tensors to log after an evaluation. Called on every rank.
 using NonLossData = std::function<std::vector<at::Tensor>(VirtualModels& model)>;
-// Megatron's process_non_loss_data_func: |data| after step |step| -> names and numbers, which are logged as eval_NAME.
-// Called on every rank of the last stage; what is logged is of the one with the first part of the data and the tokens.
+// Megatron's process_non_loss_data_func: |data| after step |step| -> metrics, which are logged as eval_NAME. Called on
+// every rank of the last stage; the result of the first data- and context-parallel rank is logged.
 using ProcessNonLossData = std::function<NamedValues(const std::vector<at::Tensor>& data, int64_t step)>;
 struct Providers {
   DatasetProvider datasets;
   ModelProvider model;
   ForwardStep forward_step;
-  ComputeMetrics compute_metrics = {};            // of every evaluation
-  ProcessNonLossData process_non_loss_data = {};  // the same
-  NonLossData non_loss_data = {};  // what it is given; empty: what forward_step returned for the last batch
+  ComputeMetrics compute_metrics = {};            // called after every evaluation
+  ProcessNonLossData process_non_loss_data = {};  // called after every evaluation
+  NonLossData non_loss_data = {};  // input of process_non_loss_data; empty: the token losses of the last batch
 };
 
-// What lives as long as the training. |job| and the plan's data outlive it.
+// The objects of a training run. |job| and the plan's data must outlive them.
 class TrainingParts {
  public:
   TrainingParts(const TrainingPlan& plan, ParallelContext& job, const Providers& providers);
@@ -52,46 +52,46 @@ class TrainingParts {
   DistributedDataParallel data_parallel;
   Optimizer optimizer;
   LrSchedule lr;
-  std::optional<LrSettings> decoupled_lr;  // at the counter of |lr|
-  std::optional<LossScaler> scaler;        // of fp16
+  std::optional<LrSettings> decoupled_lr;  // uses the counter of |lr|
+  std::optional<LossScaler> scaler;        // fp16 only
   LossRule loss_rule;
-  std::unique_ptr<PairObjective> pairs;  // of stages dpo and rm, else null
-  std::unique_ptr<Reference> reference;  // null where the objective has none
+  std::unique_ptr<PairObjective> pairs;  // null except in stages dpo and rm
+  std::unique_ptr<Reference> reference;  // null if the objective has none
   std::unique_ptr<ReferenceTable> reference_table;
   std::vector<std::unique_ptr<ModelStage>> stages;
-  Executor forward_executor;  // evaluation
+  Executor forward_executor;  // for evaluation
   StepTimers timers;
   BatchCopies copies;
-  StepGraph replay;  // passes() of steps that are alike
+  StepGraph graph;  // run_schedule() of identical steps, recorded and replayed
 
   enum class Data { train, eval };
 
-  // The micro-batches of the next run of the executor, for all stages; |weights| are those of loss_weights,
-  // |router_weights| those of router_loss_weights.
-  void begin(std::span<const MicroBatch> batches, std::vector<double> weights, std::vector<double> router_weights);
+  // Sets the micro-batches of the next run of forward_executor.
   void begin_evaluation(std::span<const MicroBatch> batches);
-  // Before either of them, of pairs: what the objective needs of the batches, and what the reference makes of them.
-  // Nothing happens in other stages.
+  // Passes batches of pairs, and the reference's log-probabilities of them, to the objective. Call before
+  // run_schedule and begin_evaluation. Does nothing except in stages dpo and rm.
   void prepare_pairs(std::span<const MicroBatch> host_batches, std::span<const MicroBatch> batches, Data data);
-  // With precompute_ref_log_probs: the reference is used now for all training data, and then only for evaluation.
+  // With precompute_ref_log_probs, runs the reference over all training data; later it is used for evaluation only.
   void precompute_reference(const TrainingPlan& plan);
-  // Tokens, or pairs, of this rank that count: those of all dp x cp ranks add up. If |batches| are on the host it does
-  // not wait for the device.
+  // Returns the number of tokens, or pairs, of this rank that the loss covers; the sum over all dp x cp ranks is that
+  // of the batch. Does not wait for the device if |batches| are on the host.
   int64_t counted(std::span<const MicroBatch> batches);
-  double decoupled_learning_rate() const {  // of the next update; 0: there is none
+  double decoupled_learning_rate() const {  // learning rate of the next update; 0: unused
     return decoupled_lr ? lr_at(*decoupled_lr, lr.counter() + lr.settings().offset) : 0;
   }
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
-  // Forward and backward of a step of so many micro-batches. The first call for a number waits for the other ranks.
-  Executor& executor(int64_t microbatches);
-  // Forward and backward of a step, with which all gradients are in their buffers unless they are being reduced.
-  StepPasses passes(const PassInputs& inputs);
-  // What an update of so many micro-batches adds to the counter of the learning rate.
+  // Runs forward and backward of a step, kernel by kernel. Afterwards all gradients are in their buffers, unless they
+  // are being reduced.
+  StepPasses run_schedule(const PassInputs& inputs);
+  // Returns what an update of |microbatches| adds to the counter of the learning rate.
   int64_t lr_increment(int64_t microbatches) const;
 
  private:
+  // Returns the executor for steps of |microbatches|. The first call for each number waits for the other ranks.
+  Executor& executor(int64_t microbatches);
+
   ParallelContext& job_;
-  ScheduleRequest schedule_;  // of a full batch
+  ScheduleRequest schedule_;  // schedule of a full batch
   ExecutorOptions executor_options_;
   std::map<int64_t, std::unique_ptr<Executor>> executors_;  // by the number of micro-batches
 };

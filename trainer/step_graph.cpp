@@ -7,15 +7,15 @@
 namespace concord {
 namespace {
 
-constexpr int kAlikeBefore = 2;  // the first step is often another one than the rest: kernels load and are chosen
-constexpr int kMaxWasted = 3;    // recordings: steps that keep changing are not worth more
+constexpr int kAlikeBefore = 2;  // the first step often differs from the rest: kernels are loaded and selected
+constexpr int kMaxWasted = 3;    // recordings; steps that keep changing are not worth more of them
 constexpr int kLasting = 100;    // replays after which a recording was not wasted
 
 bool have_one_shape(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() == b.defined() && (!a.defined() || a.sizes() == b.sizes());
 }
 
-// All of a batch but its tokens is read by the host.
+// Returns whether two batches differ in their tokens only; the host reads everything else.
 bool can_replay(const MicroBatch& a, const MicroBatch& b) {
   const auto is_plain = [](const MicroBatch& each) {
     return !each.position_ids.defined() && each.cu_seqlens.empty() && each.pairs.empty() && each.margins.empty();
@@ -42,7 +42,7 @@ StepGraph::StepGraph(c10::Device device, bool is_wanted, Enqueue enqueue, Replay
       replayed_(std::move(replayed)) {}
 
 at::Tensor StepGraph::run(PassInputs inputs) {
-  if (!is_wanted_ || inputs.hold) return enqueue_(inputs).losses;
+  if (!is_wanted_ || inputs.defer_reduction) return enqueue_(inputs).losses;
   if (can_replay(first_, inputs)) {
     ++alike_;
   } else {
@@ -69,7 +69,7 @@ void StepGraph::end_recording() {
 at::Tensor StepGraph::run_recorded(const PassInputs& inputs) {
   for (size_t i = 0; i < inputs.batches.size(); ++i) {
     const MicroBatch &from = inputs.batches[i], &to = fixed_.batches[i];
-    if (to.input_ids.is_same(from.input_ids)) continue;  // of the step with which the recording begins
+    if (to.input_ids.is_same(from.input_ids)) continue;  // the step that is being recorded
     to.input_ids.copy_(from.input_ids);
     if (to.labels.defined()) to.labels.copy_(from.labels);
   }

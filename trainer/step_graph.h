@@ -1,12 +1,11 @@
-// The forward and backward passes of training steps that are alike, recorded once and then replayed
-// (core/torch/graphed_callable.h): with small micro-batches the host would take longer to enqueue the kernels than the
-// device to run them.
+// The forward and backward passes of identical training steps, recorded once and then replayed
+// (core/torch/graphed_callable.h): with small micro-batches the host takes longer to launch the kernels than the device
+// to run them.
 //
-// A step is enqueued kernel by kernel until the one before it was like it, once more as the work that is to be
-// recorded, and from the next one on it is replayed. A step that is not like the recorded one (other shapes, other
-// weights of the losses, packed sequences) ends the recording and is enqueued itself; after a few recordings that did
-// not last no further one is made. What a replayed step allocates is memory of the recording: nothing is recorded where
-// the device would have too little left for what is not (evaluation, other shapes).
+// Steps are launched kernel by kernel until several in a row are identical except for their tokens; the next one is
+// recorded, and later ones are replayed. A step that differs (shapes, loss weights, packed sequences) discards the
+// recording and is launched; after a few short-lived recordings no more are made. A recording owns the memory that its
+// step allocates, so nothing is recorded if too little memory would remain for other work (evaluation, other shapes).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,36 +20,37 @@
 
 namespace concord {
 
-// What the passes of a step depend on, besides the model.
+// Inputs of the passes of a step, besides the model.
 struct PassInputs {
   std::vector<MicroBatch> batches;  // on the device
-  std::vector<double> weights;      // of their losses (loss_weights)
+  std::vector<double> weights;      // factors of their losses (loss_weights)
   std::vector<double> router_weights;
   double loss_scale = 1;
   bool has_fp8_history = false;
-  bool hold = false;  // as in DistributedDataParallel::begin_step; such a step is never replayed
+  bool defer_reduction = false;  // see forward_backward; such steps are never replayed
 };
 
-// Whether a recording of one of them is right for the other, but for the tokens. Dropout is not considered: with it no
-// two steps are alike.
+// Returns whether a recording of a step with inputs |a| can be replayed with the tokens of |b|. Steps with dropout can
+// never be replayed, which the caller has to exclude.
 bool can_replay(const PassInputs& a, const PassInputs& b);
 
 struct StepPasses {
   at::Tensor losses;                         // see logged_losses
-  std::vector<ModelStage::Results> results;  // of each stage
+  std::vector<ModelStage::Results> results;  // results per stage
 };
 
-// Threads: the one that trains.
+// Threads: training thread only.
 class StepGraph {
  public:
-  // |enqueue| does the passes of a step, after which all gradients are there. |replayed| is told after each replay,
-  // which writes to the tensors of |passes|. They are called until the end of this object.
+  // |enqueue| runs the passes of a step and leaves all gradients in their buffers. |replayed| is called after each
+  // replay, which writes to the tensors of |passes|.
   using Enqueue = std::function<StepPasses(const PassInputs& inputs)>;
   using Replayed = std::function<void(const PassInputs& inputs, const StepPasses& passes)>;
-  // Without |is_wanted| every step is enqueued.
+  // Without |is_wanted| no step is recorded.
   StepGraph(c10::Device device, bool is_wanted, Enqueue enqueue, Replayed replayed);
 
-  // The losses; of a replayed step they are the same tensor each time. Throws what |enqueue| throws.
+  // Runs or replays a step and returns its losses; a replay returns the same tensor each time. Throws as |enqueue|
+  // does.
   at::Tensor run(PassInputs inputs);
 
  private:
@@ -62,13 +62,13 @@ class StepGraph {
   bool is_wanted_;
   Enqueue enqueue_;
   Replayed replayed_;
-  PassInputs first_;                     // of the first of the steps that are alike
-  int alike_ = 0;                        // steps after it
-  int replays_ = 0;                      // of the recording
-  int wasted_ = 0;                       // recordings that did not last
-  PassInputs fixed_;                     // what is recorded reads them
-  StepPasses passes_;                    // of the recording
-  std::optional<GraphedCallable> work_;  // released before what it writes to
+  PassInputs first_;                     // inputs of the first of the identical steps
+  int alike_ = 0;                        // identical steps after |first_|
+  int replays_ = 0;                      // replays of the current recording
+  int wasted_ = 0;                       // short-lived recordings
+  PassInputs fixed_;                     // inputs that the recording reads
+  StepPasses passes_;                    // outputs that the recording writes
+  std::optional<GraphedCallable> work_;  // declared last: released before the tensors that it writes to
 };
 
 }  // namespace concord

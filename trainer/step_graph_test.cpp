@@ -116,7 +116,7 @@ class ReplayedTraining : public ::testing::Test {
     for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(got[i].equal(expected[i])) << "value " << i;
   }
 
-  // Runs twice, without and with replays, of which there have to be so many.
+  // Runs twice, without and with replays, and expects |replays| of them.
   void expect_replays(const Words& words, int replays) {
     const auto expected = train(words + Words{"--replay_steps", "false"});
     EXPECT_EQ(device->replays + device->calls, 0);
@@ -177,7 +177,7 @@ TEST_F(ReplayedTraining, NamesTheMicroBatchOfANotFiniteLossAfterAnEvaluation) {
   expect_replays(run_of("qwen2-tiny", evaluates), 4);
 }
 
-// Batches grow from 2 samples to 4 after some steps: recorded anew.
+// Batches grow from 2 samples to 4 after some steps: recorded again.
 TEST_F(ReplayedTraining, RecordsAnewWhereStepsChange) {
   expect_replays(run_of("qwen2-tiny", {"--rampup_batch_size", "2,2,10", "--max_steps", "9"}), 3);
 }

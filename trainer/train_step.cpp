@@ -2,19 +2,33 @@
 
 #include <fmt/format.h>
 
-#include <optional>
+#include <utility>
 
+#include "core/data_parallel/finalize_grads.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
-#include "trainer/health/loss_check.h"
-#include "trainer/health/step_validator.h"
-#include "trainer/step_attempt.h"
+#include "trainer/health/step_check.h"
 
 namespace concord {
 namespace {
 
-// Sets what |step| says of the update. The schedules of the learning rate and of the loss scale go on.
+StepSettings step_settings(const TrainingParts& parts, const StepAttempt& attempt) {
+  return {.lr = parts.lr.lr(),
+          .weight_decay = parts.lr.weight_decay(),
+          .grad_divisor = attempt.divisor,
+          .decoupled_lr = parts.decoupled_learning_rate()};
+}
+
+void warn_of_no_labels(int64_t number, const ParallelContext& job) {
+  if (job.rank() != 0) return;
+  loader::log(CONCORD_LOG_WARN, "train",
+              fmt::format("step {} is skipped: it has no token that counts in the loss, all labels are ignored (-100)",
+                          number));
+}
+
+// Updates the weights, if |attempt| allows it, and advances the schedules of the learning rate and the loss scale.
 void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatches, StepOutput* step) {
+  const StepTimers::Span span(parts.timers, StepPart::optimizer);
   step->updated = attempt.measured.updated && !attempt.skipped;
   step->grad_norm = attempt.measured.grad_norm;
   step->zeros = attempt.measured.zeros;
@@ -30,62 +44,70 @@ void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatche
   if (step->updated) parts.lr.step(parts.lr_increment(static_cast<int64_t>(microbatches)));
 }
 
-void warn_of_no_labels(int64_t number, const ParallelContext& job) {
-  if (job.rank() != 0) return;
-  loader::log(CONCORD_LOG_WARN, "train",
-              fmt::format("step {} is skipped: it has no token that counts in the loss, all labels are ignored (-100)",
-                          number));
-}
-
-// A loss that is not finite makes gradients that are not finite either, and these are found first. Throws where it was
-// the loss.
-void throw_if_loss_not_finite(const TrainingParts& parts, const ParallelContext& job, int64_t number) {
-  try {
-    require_finite_losses(parts.stages.back()->token_losses(), number, job);
-  } catch (const c10::Error&) {
-  }  // the device itself does not work any more; what it said first is the better report
-}
-
-// Without a validator, a number that is not finite is found by each rank for itself.
-StepAttempt compute(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                    int64_t number, OnNotFinite on_not_finite) try {
-  StepAttempt attempt = run_micro_batches(parts, host_batches);
-  std::optional<LossCheck> loss_check;
-  std::optional<at::Tensor> loss;  // that has to be finite
-  if (on_not_finite == OnNotFinite::stop) {
-    loss_check.emplace(attempt.losses, job);
-    loss = attempt.losses.sum().to(job.torch_device());
-  }
-  reduce_grads_and_launch_update(parts, host_batches, loss, &attempt);
-  if (loss_check) {
-    loss_check->require_finite(number);
-    require_finite_gradient(attempt, number);
-  }
-  return attempt;
-} catch (const Error&) {
-  if (on_not_finite == OnNotFinite::stop) throw_if_loss_not_finite(parts, job, number);
-  throw;
-}
-
 }  // namespace
 
-StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                      int64_t number, OnNotFinite on_not_finite, StepValidator* validator) {
+StepAttempt forward_backward(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool defer_reduction) {
+  const StepTimers::Span span(parts.timers, StepPart::forward_backward);
+  PassInputs inputs{.batches = parts.copies.to_device(host_batches),
+                    .weights = loss_weights(host_batches, parts.loss_rule),
+                    .router_weights = router_loss_weights(host_batches, parts.loss_rule),
+                    .loss_scale = parts.loss_scale(),
+                    .has_fp8_history = parts.stages.front()->has_fp8_history(),
+                    .defer_reduction = defer_reduction};
+  parts.prepare_pairs(host_batches, inputs.batches, TrainingParts::Data::train);
+  return {.losses = parts.graph.run(std::move(inputs))};
+}
+
+void reduce_grads(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
+  const StepTimers::Span span(parts.timers, StepPart::reduce);
+  attempt->counted = finalize_grads(parts.data_parallel, {.tokens = parts.counted(host_batches), .divide = false});
+  attempt->divisor = parts.loss_scale() * (parts.loss_rule.per_token ? static_cast<double>(attempt->counted) : 1);
+}
+
+void measure(TrainingParts& parts, StepAttempt* attempt) {
+  if (attempt->counted == 0) return;
+  const StepTimers::Span span(parts.timers, StepPart::optimizer);
+  attempt->measured = attempt->launches_update ? parts.optimizer.measure_and_launch_update(
+                                                     step_settings(parts, *attempt), attempt->finite_loss)
+                                               : parts.optimizer.measure(attempt->divisor);
+}
+
+void require_finite_gradient(const StepAttempt& attempt, int64_t number) {
+  if (attempt.measured.updated || attempt.counted == 0) return;
+  throw Error(CONCORD_STATUS_INTERNAL,
+              fmt::format("the gradient of step {} is not finite (norm {}); try a lower learning_rate or "
+                          "max_grad_norm, and use `concord probe` to find the first affected layer",
+                          number, attempt.measured.grad_norm));
+}
+
+StepOutput skipped_step(const TrainingParts& parts) {
   StepOutput step;
   step.learning_rate = parts.lr.lr();
   step.decoupled_learning_rate = parts.decoupled_learning_rate();
   step.loss_scale = parts.loss_scale();
-  const StepAttempt attempt =
-      validator ? validator->compute(host_batches, number) : compute(parts, job, host_batches, number, on_not_finite);
+  return step;
+}
+
+StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
+                      int64_t number, StepCheck& check) try {
+  StepOutput step = skipped_step(parts);
+  check.begin(host_batches, number);
+  StepAttempt attempt = forward_backward(parts, host_batches);
+  check.watch_losses(&attempt);
+  reduce_grads(parts, host_batches, &attempt);
+  measure(parts, &attempt);
+  check.finish(&attempt);
   step.loss = attempt.losses.sum();
   step.counted = attempt.counted;
   if (step.counted > 0) {
-    const StepTimers::Span span(parts.timers, StepPart::optimizer);
     update(parts, attempt, host_batches.size(), &step);
   } else {
     warn_of_no_labels(number, job);
   }
   return step;
+} catch (const Error&) {
+  check.explain_error();
+  throw;
 }
 
 }  // namespace concord

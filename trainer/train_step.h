@@ -1,12 +1,14 @@
-// One step of training: load the micro-batches onto the device, run forward and backward, reduce the gradients, update.
+// One step of training: forward and backward of all micro-batches, reduction of the gradients, their norm, the update.
 //
-// It keeps nothing from one step to the next but what is in TrainingParts (weights, optimizer state, schedules) and the
-// generators of the job, so the same batches after the same state give the same step.
+// A step depends only on its micro-batches, on TrainingParts (weights, optimizer state, schedules) and on the random
+// generators of the job. Up to the update it changes gradients and generators only, so it can be computed again.
+// Threads: training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/models/micro_batch.h"
@@ -14,29 +16,53 @@
 
 namespace concord {
 
+class StepCheck;
+
+// A step up to its update.
+struct StepAttempt {
+  at::Tensor losses;                        // losses of this rank's micro-batches, see logged_losses
+  std::optional<at::Tensor> finite_loss{};  // loss on the device that must be finite for an update; none: not checked
+  bool launches_update = false;             // measure() launches the update before the host knows the norm
+  int64_t counted = 0;                      // tokens that the loss covers, over all ranks; 0: nothing is measured
+  double divisor = 1;                       // loss scale, times |counted| if the loss is a mean over tokens
+  StepResult measured{};                    // |updated|: the norm allows an update
+  bool skipped = false;                     // a StepCheck decided against the update
+};
+
+// Copies the micro-batches to the device and runs the pipeline schedule over them, or replays the CUDA graph of an
+// identical step (StepGraph). With |defer_reduction| the gradients stay on this rank until reduce_grads, which allows
+// to examine them.
+StepAttempt forward_backward(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
+                             bool defer_reduction = false);
+
+// Finishes the reduction of the gradients over all replicas and counts the tokens that the loss covers. Waits: for all
+// ranks.
+void reduce_grads(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt);
+
+// Computes the gradient norm. Waits: for all ranks.
+void measure(TrainingParts& parts, StepAttempt* attempt);
+
+// Throws Error unless the gradient norm of |attempt|, which is step |number|, is finite.
+void require_finite_gradient(const StepAttempt& attempt, int64_t number);
+
 struct StepOutput {
-  at::Tensor loss;       // this rank's part, see logged_losses
-  int64_t counted = 0;   // tokens of all ranks that the loss counts
-  bool updated = false;  // false: skipped, for an overflow, a verdict of |validator| or because no token is counted
+  at::Tensor loss;       // this rank's part of the loss, see logged_losses
+  int64_t counted = 0;   // tokens that the loss covers, over all ranks
+  bool updated = false;  // false: skipped, because of an overflow, a StepCheck, or because the loss covers no token
   double grad_norm = 0;
   int64_t zeros = 0;
   double learning_rate = 0;
-  double decoupled_learning_rate = 0;  // 0: there is none
+  double decoupled_learning_rate = 0;  // 0: unused
   double loss_scale = 1;
 };
 
-// What becomes of a loss or gradient that is not finite.
-enum class OnNotFinite {
-  stop,  // an Error that names the step and, for a loss, the rank and the micro-batch
-  skip,  // a step without an update
-};
+// Returns the output of a step that is not computed (iterations_to_skip).
+StepOutput skipped_step(const TrainingParts& parts);
 
-class StepValidator;
-
-// Every rank of the job calls it with its own micro-batches, which are on the host. |number| is the step's, from 1, for
-// messages. With |validator| the numbers of all ranks are checked before the update, and computed again where they look
-// wrong; null: no step is. Waits: for the gradient norm of all ranks.
+// Computes step |number|, counted from 1, of this rank's micro-batches, which are on the host. |check| decides whether
+// the numbers are good enough for the update. Every rank of the job calls it. Throws as |check| does. Waits: for the
+// gradient norm of all ranks.
 StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                      int64_t number, OnNotFinite on_not_finite, StepValidator* validator = nullptr);
+                      int64_t number, StepCheck& check);
 
 }  // namespace concord

@@ -117,12 +117,14 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       clock_(job),
       straggler_action_(straggler_action(plan_.arguments.report.straggler_action)) {
   const TrainingArguments& a = plan_.arguments;
-  on_not_finite_ = a.precision.stops_on_not_finite() ? OnNotFinite::stop : OnNotFinite::skip;
+  const bool stops = a.precision.stops_on_not_finite();
   if (a.faults.rerun_mode == "validate") {
-    validator_.emplace(parts_, job, replicas_,
-                       StepValidatorOptions{.stops_on_not_finite = a.precision.stops_on_not_finite(),
-                                            .spike_factor = a.faults.spike_factor,
-                                            .action = rerun_action(a.faults.rerun_action)});
+    step_check_ = std::make_unique<StepValidator>(parts_, job, replicas_,
+                                                  StepValidatorOptions{.stops_on_not_finite = stops,
+                                                                       .spike_factor = a.faults.spike_factor,
+                                                                       .action = rerun_action(a.faults.rerun_action)});
+  } else {
+    step_check_ = std::make_unique<FiniteCheck>(parts_, job, stops);
   }
   logging_steps_ = interval(a.logging.strategy, a.logging.steps, plan_.max_steps);
   eval_steps_ =
@@ -165,9 +167,8 @@ TrainOutput Trainer::train() {
     if (!batches) break;  // the data has ended
     begin_step();
     const int64_t step = state_.global_step + 1;
-    record(plan_.skipped_steps.contains(step)
-               ? skipped_step()
-               : train_step(parts_, job_, *batches, step, on_not_finite_, validator_ ? &*validator_ : nullptr));
+    record(plan_.skipped_steps.contains(step) ? skipped_step(parts_)
+                                              : train_step(parts_, job_, *batches, step, *step_check_));
     profile_.end_step(done);
     update_control();
     agree();
@@ -213,15 +214,6 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
 void Trainer::begin_step() {
   if (steps_in_epoch_ == 0) notify([&](TrainerCallback& c) { c.on_epoch_begin(state_, control_); });
   notify([&](TrainerCallback& c) { c.on_step_begin(state_, control_); });
-}
-
-// One of iterations_to_skip: its data has been read, and nothing else happens.
-StepOutput Trainer::skipped_step() const {
-  StepOutput step;
-  step.learning_rate = parts_.lr.lr();
-  step.decoupled_learning_rate = parts_.decoupled_learning_rate();
-  step.loss_scale = parts_.loss_scale();
-  return step;
 }
 
 // |step| is done: what the state, the log line and the mean loss say of it.

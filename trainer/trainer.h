@@ -94,7 +94,6 @@ class Trainer {
   void save_last_step();
   std::optional<std::vector<MicroBatch>> next_batches();
   void begin_step();
-  StepOutput skipped_step() const;
   std::string exit_reason() const;
   void record(const StepOutput& step);
   void update_control();
@@ -134,7 +133,7 @@ class Trainer {
   ComputeMetrics compute_metrics_;  // empty: none
   ProcessNonLossData process_non_loss_data_;
   NonLossData non_loss_data_;
-  std::optional<StepValidator> validator_;  // with rerun_mode validate
+  std::unique_ptr<StepCheck> step_check_;
   LossLog losses_;
   RouterLog routers_;
   ObjectiveLog objective_;
@@ -151,7 +150,6 @@ class Trainer {
   std::vector<std::shared_ptr<TrainerCallback>> callbacks_;
   int64_t epoch_ = 0;           // the number of the one that runs
   int64_t steps_in_epoch_ = 0;  // done
-  OnNotFinite on_not_finite_;
   int64_t logging_steps_;
   int64_t eval_steps_;
   int64_t save_steps_;

@@ -27,23 +27,23 @@ struct StepValidator::Local {
   std::string problem;  // what is not finite, and where
 };
 
-// The step once more.
+// A repetition of the step.
 struct StepValidator::Repetition {
   StepAttempt attempt;
   Local local;  // before the reductions
   bool symptom = false;
 };
 
-// The same on all ranks.
+// State of an investigation, identical on all ranks.
 struct StepValidator::Finding {
   int64_t step = 0;
   Symptom symptom = Symptom::none;
-  Numbers numbers;   // that showed it
-  Numbers repeated;  // the last time
+  Numbers numbers;   // numbers with the symptom
+  Numbers repeated;  // numbers of the last repetition
   RerunState state = RerunState::start;
   bool exchanged = false;
   std::vector<int64_t> suspects;  // ranks
-  std::string damage;             // whose weights, and which of them; empty: none
+  std::string damage;             // ranks and names of damaged weights; empty: none
 
   std::string words() const;
   std::optional<int64_t> culprit() const { return suspects.size() == 1 ? std::optional(suspects[0]) : std::nullopt; }
@@ -57,7 +57,7 @@ bool have_same_bits(double a, double b) {
 
 }  // namespace
 
-// What was seen, what it means, whom it concerns.
+// Returns a message with the symptom, the verdict and the suspects.
 std::string StepValidator::Finding::words() const {
   const std::string seen = fmt::format("step {} has {} (loss {:.6g}, gradient norm {:.6g})", step,
                                        symptom == Symptom::spike ? "a spike" : "numbers that are not finite",
@@ -94,61 +94,61 @@ StepValidator::StepValidator(TrainingParts& parts, ParallelContext& job, Replica
       losses_(options.spike_factor),
       grad_norms_(options.spike_factor) {}
 
-// With |may_begin| a device begins the update before the host knows of a symptom: it checks itself that norm and loss
-// are finite.
-StepAttempt StepValidator::attempt(const std::vector<MicroBatch>& batches, bool may_begin) {
-  StepAttempt attempt = run_micro_batches(parts_, batches);
-  sum_losses(attempt);
-  if (may_begin) {
-    const bool needs_loss = options_.stops_on_not_finite;
-    reduce_grads_and_launch_update(parts_, batches, needs_loss ? std::optional(loss_sum_) : std::nullopt, &attempt);
-  } else {
-    reduce_grads_and_norm(parts_, batches, &attempt);
-  }
-  return attempt;
+void StepValidator::begin(const std::vector<MicroBatch>& host_batches, int64_t number) {
+  host_batches_ = &host_batches;
+  rng_ = job_.rng().save();
+  number_ = number;
 }
 
-// Before the wait for the gradient norm: afterwards the device would have nothing to do while the host asks for them.
-// Tensor-parallel ranks have the same losses.
+// The device may start the update before the host knows of a symptom, since it checks itself that norm and loss are
+// finite. Spikes are detected by the host, before any update.
+void StepValidator::watch_losses(StepAttempt* attempt) {
+  sum_losses(*attempt);
+  attempt->launches_update = options_.spike_factor == 0;
+  if (options_.stops_on_not_finite) attempt->finite_loss = loss_sum_;
+}
+
+// Completes a repetition, without an update.
+void StepValidator::reduce_and_measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt) {
+  sum_losses(*attempt);
+  reduce_grads(parts_, batches, attempt);
+  measure(parts_, attempt);
+}
+
+// Called before the wait for the gradient norm: after it the device would idle during the copy. Tensor-parallel ranks
+// have the same losses.
 void StepValidator::sum_losses(const StepAttempt& attempt) {
   loss_sum_ = attempt.losses.sum().to(job_.torch_device()).view({1});
   job_.world_group().all_reduce(loss_sum_).wait();
   loss_on_host_ = std::make_shared<const HostCopy>(loss_sum_, job_.device());
 }
 
-StepAttempt StepValidator::compute(const std::vector<MicroBatch>& host_batches, int64_t number) {
-  const std::vector<RngState> before = job_.rng().save();
-  const bool may_begin = options_.spike_factor == 0;  // a spike is for the host to find, before any update
-  StepAttempt first = attempt(host_batches, may_begin);
-  if (first.counted == 0) return first;
-  const Numbers numbers = numbers_of(first);
-  const Symptom symptom = symptom_of(first, numbers);
+void StepValidator::finish(StepAttempt* attempt) {
+  if (attempt->counted == 0) return;
+  const Numbers numbers = numbers_of(*attempt);
+  const Symptom symptom = symptom_of(*attempt, numbers);
   const RerunState state = next(RerunState::start, {.symptom = symptom != Symptom::none});
-  if (state != RerunState::fine) {
-    Finding finding;
-    finding.step = number;
-    finding.symptom = symptom;
-    finding.numbers = numbers;
-    finding.state = state;
-    return investigate({host_batches, before}, first, std::move(finding));
-  }
-  accept(numbers);
-  return first;
+  if (state == RerunState::fine) return accept(numbers);
+  Finding finding;
+  finding.step = number_;
+  finding.symptom = symptom;
+  finding.numbers = numbers;
+  finding.state = state;
+  *attempt = investigate({*host_batches_, rng_}, *attempt, std::move(finding));
 }
 
-// With the reductions held back until this rank's gradients are examined.
+// Repeats the step, and examines this rank's gradients before they are reduced.
 StepValidator::Repetition StepValidator::repeat(const StepInputs& inputs, Finding* finding) {
   job_.rng().restore(inputs.rng);
-  Repetition again{.attempt = run_micro_batches(parts_, inputs.batches, /*hold=*/true), .local = {}};
+  Repetition again{.attempt = forward_backward(parts_, inputs.batches, /*defer_reduction=*/true), .local = {}};
   again.local = examine(again.attempt, finding->step);
-  sum_losses(again.attempt);
-  reduce_grads_and_norm(parts_, inputs.batches, &again.attempt);
+  reduce_and_measure(inputs.batches, &again.attempt);
   finding->repeated = numbers_of(again.attempt);
   again.symptom = symptom_of(again.attempt, finding->repeated) != Symptom::none;
   return again;
 }
 
-// Repairs what it finds, where it can.
+// Compares the weights of replicas and repairs damaged ones if possible.
 void StepValidator::look_for_damage(Finding* finding) const {
   const std::optional<ReplicaDifference> damage = replicas_.damaged_parameters();
   const bool is_repaired = damage && replicas_.repair_parameters();
@@ -181,7 +181,7 @@ StepAttempt StepValidator::investigate(const StepInputs& inputs, const StepAttem
   return conclude(inputs, finding, last);
 }
 
-// What becomes of the step.
+// Applies the verdict: stops, skips the step, or returns the attempt to use.
 StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& finding, const Repetition& last) {
   const StepDecision fate = decide_step(finding.state, finding.symptom, options_.action);
   if (fate == StepDecision::stop) {
@@ -192,26 +192,27 @@ StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& fin
     loader::log(
         CONCORD_LOG_WARN, "train",
         fmt::format("{}; {}", finding.words(),
-                    fate == StepDecision::skip ? "the step is skipped" : "the run goes on with the last result"));
+                    fate == StepDecision::skip ? "the step is skipped" : "the run continues with the last result"));
     if (finding.state == RerunState::repaired) log_.repaired(finding.step, finding.culprit(), finding.damage);
   }
   StepAttempt result = last.attempt;
   result.skipped = fate == StepDecision::skip;
   if (result.skipped) return result;
-  if (finding.exchanged) {  // the gradients are those of another batch
+  if (finding.exchanged) {  // the gradients belong to a different batch
     job_.rng().restore(inputs.rng);
-    result = attempt(inputs.batches, /*may_begin=*/false);
+    result = forward_backward(parts_, inputs.batches);
+    reduce_and_measure(inputs.batches, &result);
   }
   accept(finding.repeated);
   return result;
 }
 
-// Ranks to blame, after each replica has computed the batch of the next one.
+// Returns the ranks of faulty devices, after each replica has computed the batch of the next one.
 std::vector<int64_t> StepValidator::exchange(const StepInputs& own, const Local& local, int64_t number,
                                              bool reproducible) const {
   const StepInputs others = inputs_of_next_replica(job_, own);
   job_.rng().restore(others.rng);
-  const Local of_next = examine(run_micro_batches(parts_, others.batches, /*hold=*/true), number);
+  const Local of_next = examine(forward_backward(parts_, others.batches, /*defer_reduction=*/true), number);
   ProcessGroup& group = job_.group(GroupKind::dp);
   const at::Tensor sent =
       at::tensor({local.result.bits, int64_t{local.result.finite}, of_next.result.bits, int64_t{of_next.result.finite}},
@@ -229,7 +230,7 @@ std::vector<int64_t> StepValidator::exchange(const StepInputs& own, const Local&
   return ranks_where(std::find(places.begin(), places.end(), group.rank()) != places.end());
 }
 
-// Losses and gradients of this rank, before any reduction over replicas.
+// Checks losses and gradients of this rank before any reduction over replicas.
 StepValidator::Local StepValidator::examine(const StepAttempt& attempt, int64_t number) const {
   const at::NoGradGuard no_grad;
   parts_.data_parallel.flush_grads();
@@ -248,7 +249,7 @@ StepValidator::Local StepValidator::examine(const StepAttempt& attempt, int64_t 
   return local;
 }
 
-// The step's loss and gradient norm, the same on all ranks.
+// Returns the step's loss and gradient norm, identical on all ranks.
 StepValidator::Numbers StepValidator::numbers_of(const StepAttempt& attempt) const {
   const double tokens = parts_.loss_rule.per_token ? static_cast<double>(attempt.counted) : 1;
   const double loss = loss_on_host_->wait().item<double>() / (tokens * static_cast<double>(job_.layout().tp()));
@@ -282,8 +283,8 @@ std::vector<int64_t> StepValidator::ranks_where(bool condition) const {
   return ranks;
 }
 
-// |problem| is this rank's. What is inherent is reported with the rank, the micro-batch and the parameter, as without
-// reruns.
+// |problem| is this rank's. An inherent problem is reported with the rank, the micro-batch and the parameter, as
+// without reruns.
 void StepValidator::stop(const Finding& finding, const StepAttempt& attempt, const std::string& problem) const {
   Peers& peers = job_.flight().peers();
   if (finding.state == RerunState::inherent && finding.symptom == Symptom::not_finite) {

@@ -1,11 +1,10 @@
-// Steps whose numbers look wrong are computed again, and the verdict decides what becomes of them: the executor of the
-// state machine in trainer/health/rerun.h.
+// Computes steps with suspicious numbers again and decides whether to update, skip or stop: the executor of the state
+// machine in trainer/health/rerun.h.
 //
-// A loss or a gradient norm that is not finite, or a spike of either, is a symptom; all ranks see it, before anything
-// is updated: where spikes are not looked for a device may have the update in its queue by then, but changes nothing if
-// one of the two is not finite. A run without symptoms pays a reduction of one number a step, and the generators' state
-// (a few integers).
-// Threads: the one that trains.
+// A loss or a gradient norm that is not finite, or a spike of either, is a symptom, which all ranks detect together
+// before the update. Unless spikes are detected, the update may be in the queue of the device by then; it changes
+// nothing if loss or norm are not finite. A run without symptoms costs an all-reduce of one number per step, and a copy
+// of the generators' state (a few integers). Threads: training thread only.
 #pragma once
 
 #include <cstdint>
@@ -18,42 +17,44 @@
 #include "trainer/batch_exchange.h"
 #include "trainer/health/rerun.h"
 #include "trainer/health/spike_window.h"
-#include "trainer/step_attempt.h"
+#include "trainer/health/step_check.h"
 
 namespace concord {
 
 class HostCopy;
 
 struct StepValidatorOptions {
-  bool stops_on_not_finite = true;  // false: such a step is skipped, as fp16 does, and is no symptom
-  double spike_factor = 0;          // 0: spikes are not looked for
+  bool stops_on_not_finite = true;  // false: such a step is skipped, as in fp16, and not a symptom
+  double spike_factor = 0;          // 0: spikes are not detected
   RerunAction action = RerunAction::go_on;
 };
 
-class StepValidator {
+class StepValidator final : public StepCheck {
  public:
-  // All but |options| outlive it.
+  // All arguments except |options| must outlive the validator.
   StepValidator(TrainingParts& parts, ParallelContext& job, ReplicaCheck& replicas,
                 const StepValidatorOptions& options);
 
-  // The step up to its update; every rank calls it. Generators end where one computation leaves them. Throws Error, on
-  // all ranks the same, where the step's fate is to stop: BadDevice, which is one, where a device is to blame. Waits:
-  // for all ranks.
-  StepAttempt compute(const std::vector<MicroBatch>& host_batches, int64_t number);
+  // Overrides of StepCheck; every rank calls them. After finish() the generators are in the state after one
+  // computation of the step. If the run has to stop, finish() throws the same Error on all ranks; BadDevice if a device
+  // is faulty. Waits: for all ranks.
+  void begin(const std::vector<MicroBatch>& host_batches, int64_t number) override;
+  void watch_losses(StepAttempt* attempt) override;
+  void finish(StepAttempt* attempt) override;
 
  private:
   struct Numbers {
     double loss = 0;
     double grad_norm = 0;
   };
-  struct Local;  // what this rank has computed before any reduction
+  struct Local;  // results of this rank before any reduction
   struct Repetition;
   struct Finding;
 
   Numbers numbers_of(const StepAttempt& attempt) const;
   Symptom symptom_of(const StepAttempt& attempt, const Numbers& numbers) const;
-  StepAttempt attempt(const std::vector<MicroBatch>& batches, bool may_begin);
   void sum_losses(const StepAttempt& attempt);
+  void reduce_and_measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt);
   Local examine(const StepAttempt& attempt, int64_t number) const;
   Repetition repeat(const StepInputs& inputs, Finding* finding);
   void look_for_damage(Finding* finding) const;
@@ -71,8 +72,13 @@ class StepValidator {
   RecoveryLog log_;
   SpikeWindow losses_;
   SpikeWindow grad_norms_;
-  at::Tensor loss_sum_;                           // [1], of what was measured last, over all ranks
-  std::shared_ptr<const HostCopy> loss_on_host_;  // the same
+
+  // The step that is being computed.
+  const std::vector<MicroBatch>* host_batches_ = nullptr;
+  std::vector<RngState> rng_;  // state of the generators before it
+  int64_t number_ = 0;
+  at::Tensor loss_sum_;                           // loss summed over all ranks, [1]
+  std::shared_ptr<const HostCopy> loss_on_host_;  // copy of |loss_sum_|
 };
 
 }  // namespace concord

@@ -43,9 +43,9 @@ std::string text_of(const Texts& texts, const std::vector<int64_t>& ids) {
 }
 
 // Writes text to the terminal as it is generated.
-class Stream {
+class TokenPrinter {
  public:
-  explicit Stream(Tokenizer& tokenizer) : text_(tokenizer), terminal_(open_terminal(false)) {}
+  explicit TokenPrinter(Tokenizer& tokenizer) : text_(tokenizer), terminal_(open_terminal(false)) {}
   void add(int64_t id) { write(text_.add(id)); }
   void finish() { write(text_.finish() + "\n"); }
 
@@ -116,7 +116,7 @@ void run(const GenerateArguments& given, ParallelContext& job) {
   const std::vector<int64_t> ends = from_first_rank({end_tokens(given.model, texts.tokenizer.get())}, job).front();
   VirtualModels models =
       AutoModel::from_pretrained(given.model, model_args_of(given, read_model_config(given.model), job), job);
-  std::optional<Stream> stream;
+  std::optional<TokenPrinter> stream;
   if (is_first && !given.json && given.prompts.empty() && texts.tokenizer) stream.emplace(*texts.tokenizer);
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<Generated> results = generate(models, prompts, ends, given.options, job, [&](size_t, int64_t id) {
