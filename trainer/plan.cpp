@@ -288,8 +288,8 @@ std::vector<std::string> merged_before(std::vector<std::string> given, const std
   if (given.empty() || given == own) return own;
   if (own.empty()) return given;
   throw ConfigError(
-      fmt::format("{} was trained beside weights with {} added to them, not {}; give these, or none of them", trained,
-                  fmt::join(own, ", "), fmt::join(given, ", ")));
+      fmt::format("{} was trained on a base model with {} merged, not {}; pass exactly these adapters, or none",
+                  trained, fmt::join(own, ", "), fmt::join(given, ", ")));
 }
 
 // |model| may be the folder of an adapter: it then becomes the one with the base model.
@@ -300,8 +300,8 @@ void plan_adapter(TrainingPlan* plan) {
     if (!given.is_lora() || !given.adapter.empty()) {
       throw ConfigError(fmt::format(
           "{} holds an adapter, not a model; {}", model.path,
-          given.is_lora() ? "give it as model or as adapter_name_or_path, not beside another one"
-                          : "set finetuning_type: lora to go on training it, or merge it into its base model with "
+          given.is_lora() ? "give it as model or as adapter_name_or_path, not both"
+                          : "set finetuning_type: lora to continue training it, or merge it into its base model with "
                             "`concord merge`"));
     }
     given.adapter = std::exchange(model.path, base_folder_of(model.path));
@@ -330,7 +330,7 @@ ModelConfig model_config_of(const TrainingArguments& a) {
   if (a.preference.stage == "rm") return reward_model_config(config);
   if (!config.scores) return config;
   throw ConfigError(
-      fmt::format("{} is a reward model ({}), which predicts no tokens; set stage: rm to go on training it", path,
+      fmt::format("{} is a reward model ({}), which predicts no tokens; set stage: rm to continue training it", path,
                   config.architecture));
 }
 

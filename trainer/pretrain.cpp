@@ -58,7 +58,7 @@ void check_folders_differ(ParallelContext& job, const TrainingPlan& plan, const 
     if (!other) return;
     throw ConfigError(
         fmt::format("save_on_each_node: output_dir '{}' is the same folder on the machine of rank {}; set "
-                    "save_on_each_node to false where machines share output_dir, or give each a folder of its own",
+                    "save_on_each_node to false if machines share output_dir, or give each its own folder",
                     output.folder.string(), *other));
   });
 }

@@ -153,7 +153,7 @@ void InMemoryCheckpoints::give_up_this_one(const std::string& why) {
   loader::log(
       CONCORD_LOG_WARN, "train",
       fmt::format("a checkpoint in memory could not be written: {}; it is tried again every {} steps, and until "
-                  "then a restart goes on from an older one",
+                  "then a restart resumes from an older one",
                   why, every_));
 }
 
@@ -161,8 +161,10 @@ void InMemoryCheckpoints::switch_off(const std::string& why) {
   save_.reset();
   every_ = 0;
   if (job_.rank() != 0) return;
-  loader::log(CONCORD_LOG_WARN, "train",
-              fmt::format("no checkpoints in memory; a restart goes on from the newest one on the disk: {}", why));
+  loader::log(
+      CONCORD_LOG_WARN, "train",
+      fmt::format("in-memory checkpoints are disabled ({}); a restart resumes from the newest checkpoint on disk",
+                  why));
 }
 
 }  // namespace concord

@@ -37,7 +37,7 @@ void check_prompts(const ModelConfig& config, Prompts prompts) {
     if (count >= config.max_position_embeddings) {
       throw ConfigError(
           fmt::format("prompt {} has {} tokens, but the model has {} positions (max_position_embeddings), of which at "
-                      "least one must be left for what is generated; shorten the prompt",
+                      "least one must be left for generated tokens; shorten the prompt",
                       i + 1, count, config.max_position_embeddings));
     }
     const auto [least, most] = std::minmax_element(prompts[i].begin(), prompts[i].end());

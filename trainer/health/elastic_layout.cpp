@@ -71,7 +71,7 @@ void keep_global_batch(TrainingArguments* arguments, int64_t full, int64_t world
   const ElasticLayout layout = shrink_world(rank_budget(*arguments, full), full - world);
   if (layout.world != world) {
     throw ConfigError(
-        fmt::format("a job for {} ranks cannot go on with {}: {}", full, world,
+        fmt::format("a job for {} ranks cannot continue with {}: {}", full, world,
                     layout.refusal.empty() ? fmt::format("it can with {}", layout.world) : layout.refusal));
   }
   arguments->data.accumulation = layout.accumulation;
