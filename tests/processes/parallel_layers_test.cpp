@@ -161,7 +161,8 @@ TEST(ParallelLayersTogether, WeightGradientsThatArePutOffKeepSharesOfTheTokens) 
     constexpr int64_t kMany = 4096, kFeatures = 32;
     const at::Tensor w1 = at::zeros({kFeatures / 4, kFeatures}).requires_grad_(true);
     const at::Tensor w2 = at::zeros({kFeatures, kFeatures / 4}).requires_grad_(true);
-    // The meter sees only this thread: memory that a group's own thread frees last stays counted. So the minimum of some.
+    // The meter sees only this thread: memory that a group's own thread frees last stays counted. So the minimum of
+    // some.
     constexpr int kAttempts = 8;
     int64_t held = std::numeric_limits<int64_t>::max();
     for (int attempt = 0; attempt < kAttempts; ++attempt) {

@@ -139,7 +139,7 @@ bool Checkpointer::is_in_the_way(const std::filesystem::path& folder) {
     warn(fmt::format("the checkpoint of step {} is skipped: {} exists and was not written by Concord; move it away",
                      run_.state.global_step, folder.string()));
   }
-  return reduced(run_.job, is_foreign ? 1 : 0, ReduceOp::kMax) != 0;
+  return all_reduce_scalar(run_.job, is_foreign ? 1 : 0, ReduceOp::kMax) != 0;
 }
 
 void Checkpointer::start_save(const std::filesystem::path& folder, SaveJob::Source source) {
