@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using testing::SampleParameters;
 
 std::string words_of(const std::string& folder, const SampleParameters& sample, const HfLoadOptions& options = {}) {
-  return safetensors::testing::words_of<ConfigError>(
+  return safetensors::testing::message_of<ConfigError>(
       [&] { load_hf_weights(folder, sample.list, ShardPlace{}, options); });
 }
 

@@ -70,10 +70,10 @@ void run_and_propagate_errors(ParallelContext& job, const std::function<void()>&
   const std::optional<RankText> first = first_text(job, problem);
   if (!first) return;
   job.flight().peers().blame(first->rank);
-  const std::string words =
+  const std::string message =
       fmt::format("{} (rank {})", printable(std::string_view(first->text).substr(1), kMaxProblem), first->rank);
-  if (first->text.front() == 'C') throw ConfigError(words);
-  throw std::runtime_error(words);
+  if (first->text.front() == 'C') throw ConfigError(message);
+  throw std::runtime_error(message);
 }
 
 }  // namespace concord

@@ -414,13 +414,13 @@ void Channel::fail(Lock& lock, const PendingCall* call, concord_status status, c
   }
   what += detail;
   lock.unlock();
-  const std::string sentence = services_.flight.report(group, what);
+  const std::string message = services_.flight.report(group, what);
   if (was_ready && status == CONCORD_STATUS_TIMEOUT &&
       services_.device.platform().capability(CONCORD_CAP_COMM_ABORT) != 0) {
     services_.device.platform().call_or_log<&concord_comm_table::abort>(communicator_->native());
   }
   lock.lock();
-  failure_.emplace(status, sentence);
+  failure_.emplace(status, message);
   state_ = State::failed;
   for (const std::shared_ptr<PendingCall>& each : pending_) each->stage = PendingCall::Stage::failed;
   changed_.notify_all();

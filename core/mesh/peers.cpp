@@ -134,9 +134,9 @@ void Peers::wait_for_culprit_exit() noexcept {
   while (state(other) == State::running && Clock::now() < deadline) std::this_thread::sleep_for(Milliseconds(10));
 }
 
-Error Peers::lost(int64_t rank, const std::string& sentence) {
+Error Peers::lost(int64_t rank, const std::string& message) {
   blame(rank);
-  return {CONCORD_STATUS_PEER_LOST, sentence};
+  return {CONCORD_STATUS_PEER_LOST, message};
 }
 
 bool Peers::is_gone(int64_t rank) { return state(rank) == State::ended || store_->has(left_key(rank)); }
@@ -166,8 +166,8 @@ std::string Peers::trouble(int64_t rank) noexcept {
 }
 
 std::string Peers::describe(int64_t rank) noexcept {
-  const std::string words = trouble(rank);
-  return words.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, words);
+  const std::string problem = trouble(rank);
+  return problem.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, problem);
 }
 
 std::string Peers::await(const std::string& key, int64_t rank, Milliseconds timeout) {

@@ -82,7 +82,7 @@ class Peers {
   static Process this_process();
   static std::optional<Process> parse(const std::string& text);
   std::optional<Process> find(int64_t rank);  // throws Error if the store is gone
-  Error lost(int64_t rank, const std::string& sentence);
+  Error lost(int64_t rank, const std::string& message);
   State look(const Process& process) const;
   std::optional<int64_t> known_lost(const std::string& key, const RankGroup& ranks);
   std::optional<int64_t> find_missing(const std::string& key, const RankGroup& ranks, int64_t index);

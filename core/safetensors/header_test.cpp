@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 // Returns the error of parse_header for |json| followed by |data_bytes|.
 std::string words(std::string_view json, uint64_t data_bytes) {
-  return testing::words_of<ConfigError>([&] { parse_header(json, data_bytes, "a.safetensors"); });
+  return testing::message_of<ConfigError>([&] { parse_header(json, data_bytes, "a.safetensors"); });
 }
 
 std::string tensor(std::string_view shape, std::string_view offsets, std::string_view dtype = "F32") {
@@ -144,7 +144,7 @@ TEST(SafetensorsHeader, RefusesOverlapsAndHoles) {
 
 TEST(SafetensorsHeader, RefusesLengthsBeyondTheFileOrTheLimit) {
   const auto length = [](uint64_t value, uint64_t file) {
-    return testing::words_of<ConfigError>([&] { (void)header_length(testing::length_bytes(value), file, "a"); });
+    return testing::message_of<ConfigError>([&] { (void)header_length(testing::length_bytes(value), file, "a"); });
   };
   EXPECT_EQ(length(100, 108), "accepted");
   EXPECT_THAT(length(101, 108), HasSubstr("a: its header length is 101 bytes, but the file has only 108"));

@@ -15,11 +15,11 @@ using testing::TemporaryFolder;
 using testing::write_file;
 
 std::string index_words(std::string_view json) {
-  return testing::words_of<ConfigError>([&] { (void)parse_index(json, "i.json"); });
+  return testing::message_of<ConfigError>([&] { (void)parse_index(json, "i.json"); });
 }
 
 std::string folder_words(const std::string& path) {
-  return testing::words_of<ConfigError>([&] { Weights weights(path); });
+  return testing::message_of<ConfigError>([&] { Weights weights(path); });
 }
 
 // A file whose tensors have one byte each.

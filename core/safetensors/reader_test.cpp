@@ -20,7 +20,7 @@ constexpr const char* kTwo =
     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"I16","shape":[2],"data_offsets":[4,8]}})";
 
 std::string words(const std::string& path) {
-  return testing::words_of<ConfigError>([&] { Reader reader(path); });
+  return testing::message_of<ConfigError>([&] { Reader reader(path); });
 }
 
 TEST(SafetensorsReader, MapsTheDataOfEachTensor) {
@@ -68,7 +68,7 @@ TEST(SafetensorsReader, GivesPrivateMemoryThatNeitherChangesTheFileNorNeedsTheRe
 TEST(SafetensorsReader, SaysWhatThereIsWhereATensorIsMissing) {
   const TemporaryFolder folder;
   const Reader reader(write_file(folder / "a.safetensors", file_of(kTwo, "abcdefgh")));
-  const std::string text = testing::words_of<ConfigError>([&] { (void)reader.at("logits"); });
+  const std::string text = testing::message_of<ConfigError>([&] { (void)reader.at("logits"); });
   EXPECT_THAT(text, HasSubstr("has no tensor 'logits'; available: 'a', 'b'"));
   EXPECT_THAT(text, HasSubstr(reader.path()));
 }
@@ -97,7 +97,7 @@ TEST(SafetensorsReader, NoticesAFileThatBecomesShorter) {
   const Reader reader(write_file(folder / "a.safetensors", file_of(kTwo, "abcdefgh")));
   std::filesystem::resize_file(reader.path(), 20);
   char part[4] = {};
-  EXPECT_THAT(testing::words_of<std::runtime_error>(
+  EXPECT_THAT(testing::message_of<std::runtime_error>(
                   [&] { reader.read(reader.at("b"), 0, std::as_writable_bytes(std::span(part))); }),
               HasSubstr("is now shorter"));
 }

@@ -14,8 +14,8 @@ namespace concord::safetensors {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::message_of;
 using testing::TemporaryFolder;
-using testing::words_of;
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
@@ -101,7 +101,7 @@ TEST(SafetensorsWriter, RefusesToFinishWhatIsNotComplete) {
   {
     Writer writer(folder / "a", kTensors);
     writer.write("bytes", 0, bytes_of("xyz"));
-    EXPECT_THAT(words_of<std::logic_error>([&] { writer.finish(); }),
+    EXPECT_THAT(message_of<std::logic_error>([&] { writer.finish(); }),
                 HasSubstr("3 bytes were written, but its tensors have 15"));
   }
   EXPECT_EQ(files_in(folder.path()), 0u);
@@ -117,7 +117,7 @@ TEST(SafetensorsWriter, RefusesBytesOutsideATensor) {
 
 TEST(SafetensorsWriter, RefusesDeclarationsThatCannotBe) {
   const auto words = [](std::vector<TensorShape> tensors) {
-    return words_of<ConfigError>([&] { (void)plan_file(std::move(tensors), {}, "f"); });
+    return message_of<ConfigError>([&] { (void)plan_file(std::move(tensors), {}, "f"); });
   };
   EXPECT_THAT(words({{"a", DType::kU8, {1}}, {"a", DType::kU8, {1}}}), HasSubstr("f: duplicate tensor name 'a'"));
   EXPECT_THAT(words({{"__metadata__", DType::kU8, {1}}}), HasSubstr("cannot be named __metadata__"));
@@ -127,7 +127,7 @@ TEST(SafetensorsWriter, RefusesDeclarationsThatCannotBe) {
 }
 
 TEST(SafetensorsWriter, SaysSoWhereTheFolderIsMissing) {
-  EXPECT_THAT(words_of<std::runtime_error>([] { Writer("/nonexistent/a", {}); }),
+  EXPECT_THAT(message_of<std::runtime_error>([] { Writer("/nonexistent/a", {}); }),
               HasSubstr("cannot be created: No such file"));
 }
 
@@ -147,7 +147,7 @@ TEST(SafetensorsWriter, LeavesNothingBehindWhereThereIsNoSpace) {
               const rlimit limit{1 << 16, 1 << 16};
               setrlimit(RLIMIT_FSIZE, &limit);
               const std::string words =
-                  words_of<std::runtime_error>([&] { Writer(folder / "a", {{"w", DType::kU8, {1 << 20}}}); });
+                  message_of<std::runtime_error>([&] { Writer(folder / "a", {{"w", DType::kU8, {1 << 20}}}); });
               return words.find("ulimit -f") != std::string::npos && words.find("too large") != std::string::npos ? 0
                                                                                                                   : 1;
             }),
@@ -162,9 +162,9 @@ TEST(SafetensorsWriter, SaysWhereAWriteFailed) {
   part.sync();
   EXPECT_EQ(testing::read_file(folder / "a").substr(4, 4), "abcd");
   FilePart full("/dev/full", FilePart::Mode::share);
-  EXPECT_THAT(words_of<std::runtime_error>([&] { full.write(0, bytes_of("abcd")); }),
+  EXPECT_THAT(message_of<std::runtime_error>([&] { full.write(0, bytes_of("abcd")); }),
               HasSubstr("/dev/full: cannot be written: No space left on device"));
-  EXPECT_THAT(words_of<std::runtime_error>([&] { FilePart(folder / "a", FilePart::Mode::create, 1); }),
+  EXPECT_THAT(message_of<std::runtime_error>([&] { FilePart(folder / "a", FilePart::Mode::create, 1); }),
               HasSubstr("cannot be created: File exists"));
 }
 

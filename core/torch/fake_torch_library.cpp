@@ -27,12 +27,12 @@ C10_REGISTER_GUARD_IMPL(PrivateUse1, FakeGuard)
 // FAKE_TORCH_LOADS names another library to load. Reports an error if that fails, or if a reserved field is not 0.
 extern "C" __attribute__((visibility("default"))) const char* concord_torch_library_open(
     const concord_torch_host* host) {
-  static std::string words;
+  static std::string message;
   if (host->reserved != 0) return "the host has set a reserved field";
   const char* other = std::getenv("FAKE_TORCH_LOADS");
   if (other == nullptr) return nullptr;
   const char* reason = host->load(host->self, other);
   if (reason == nullptr) return nullptr;
-  words = "libtorch in " + std::string(host->torch_folder) + ": " + reason;
-  return words.c_str();
+  message = "libtorch in " + std::string(host->torch_folder) + ": " + reason;
+  return message.c_str();
 }

@@ -55,8 +55,8 @@ void* load_file(const std::string& name, const std::string& plugin_path) {
     if (!is_file || fs::exists(place)) {
       void* const handle = dlopen(place.c_str(), RTLD_NOW | RTLD_GLOBAL);
       if (handle != nullptr) return handle;
-      const char* words = dlerror();
-      reason = words != nullptr ? words : "dlopen failed without an error message";
+      const char* message = dlerror();
+      reason = message != nullptr ? message : "dlopen failed without an error message";
     }
     tried += "\n  " + place + ": " + reason;
   }
@@ -76,14 +76,14 @@ struct Host {
       load_library(name, host->plugin_path);
       return nullptr;
     } catch (const Error& error) {
-      host->words = error.what();
-      return host->words.c_str();
+      host->message = error.what();
+      return host->message.c_str();
     }
   }
 
   const std::string& plugin_path;
   const std::string folder = torch_folder().string();
-  std::string words;
+  std::string message;
   concord_torch_host table;
 };
 
@@ -94,8 +94,8 @@ void load_library(const std::string& name, const std::string& plugin_path) {
   const auto open = reinterpret_cast<concord_torch_library_open_function>(dlsym(library, CONCORD_TORCH_LIBRARY_ENTRY));
   if (open == nullptr) return;
   Host host(plugin_path);
-  if (const char* words = open(&host.table); words != nullptr) {
-    throw Error(CONCORD_STATUS_UNAVAILABLE, name + ": " + words);
+  if (const char* message = open(&host.table); message != nullptr) {
+    throw Error(CONCORD_STATUS_UNAVAILABLE, name + ": " + message);
   }
 }
 

@@ -17,7 +17,7 @@
 namespace concord {
 namespace {
 
-using safetensors::testing::words_of;
+using safetensors::testing::message_of;
 using ::testing::HasSubstr;
 
 constexpr int64_t kRanks = 2, kElements = 1000, kAtOnce = 64;  // elements per rank and per chunk
@@ -38,7 +38,7 @@ TEST(BackgroundTask, RunsOneAfterAnotherAndKeepsAnErrorForItsOwner) {
   while (task.is_running()) std::this_thread::yield();
   EXPECT_TRUE(task.has_failed()) << "known as soon as the task does not run any more";
   task.join();
-  EXPECT_EQ(words_of<std::runtime_error>([&] { task.rethrow(); }), "a full disk");
+  EXPECT_EQ(message_of<std::runtime_error>([&] { task.rethrow(); }), "a full disk");
   task.start([] {});
   task.join();
   EXPECT_TRUE(task.has_failed()) << "a later task does not hide it";
@@ -157,7 +157,7 @@ TEST(ChunkWriter, AThreadThatFailsStopsTheOthersAndTheCopies) {
     const SavePlan plan = plan_of_all();
     SavingRank rank(1, folder.path() + "/elsewhere", plan, 1);
     rank.save(on_host, true);
-    EXPECT_THAT(words_of<std::runtime_error>([&] { rank.finish(); }), HasSubstr("/elsewhere"));
+    EXPECT_THAT(message_of<std::runtime_error>([&] { rank.finish(); }), HasSubstr("/elsewhere"));
   }
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using safetensors::DType;
 using safetensors::TensorShape;
-using safetensors::testing::words_of;
+using safetensors::testing::message_of;
 
 constexpr int64_t kRows = 60, kColumns = 40;
 
@@ -134,10 +134,10 @@ TEST(SaveFiles, MissingBytesAndForeignPartsAreErrors) {
   SaveFiles files(folder.path(), plan);
   files.create();
   write_rank(&files, 0, chunks_of(0, w, b), 1 << 20);
-  EXPECT_THAT(words_of<std::runtime_error>([&] { files.collect({0, 1}); }), ::testing::HasSubstr("but it needs"));
+  EXPECT_THAT(message_of<std::runtime_error>([&] { files.collect({0, 1}); }), ::testing::HasSubstr("but it needs"));
   for (const char* text : {"12\n99 00000001\n", "x\n", "12", "12\n0\n"}) {
     safetensors::testing::write_file(folder.path() + "/.concord-part-0", text);
-    EXPECT_THAT(words_of<std::runtime_error>([&] { files.collect({0, 1}); }),
+    EXPECT_THAT(message_of<std::runtime_error>([&] { files.collect({0, 1}); }),
                 ::testing::HasSubstr("was changed by another process"))
         << text;
   }

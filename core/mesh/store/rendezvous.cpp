@@ -49,19 +49,19 @@ int64_t count_claims(Store& store, int64_t world) {
 
 // Ends this rank's rendezvous with an error that all ranks share. Rank 0, which serves the store, waits until the
 // others have seen the error as well, including those that have not joined yet.
-[[noreturn]] void end_with(Store& store, const Member& member, const std::string& sentence) {
+[[noreturn]] void end_with(Store& store, const Member& member, const std::string& message) {
   store.add(kSeen, 1);
   const Clock::time_point deadline = Clock::now() + std::max(kStay, 4 * glance_of(member));
   const int64_t all = member.rank == 0 ? std::max(member.world, count_claims(store, member.world)) : 0;
   while (member.rank == 0 && store.add(kSeen, 0) < all && Clock::now() < deadline) {
     std::this_thread::sleep_for(Milliseconds(5));
   }
-  throw Error(CONCORD_STATUS_INVALID_ARGUMENT, sentence);
+  throw Error(CONCORD_STATUS_INVALID_ARGUMENT, message);
 }
 
-[[noreturn]] void raise(Store& store, const Member& member, const std::string& sentence) {
-  store.set(kFault, sentence);
-  end_with(store, member, sentence);
+[[noreturn]] void raise(Store& store, const Member& member, const std::string& message) {
+  store.set(kFault, message);
+  end_with(store, member, message);
 }
 
 std::string pack(const std::vector<Term>& terms) {

@@ -128,18 +128,18 @@ void FlightService::linger(const Group& group, int64_t answered) {
 }
 
 std::string FlightService::report(const Group& group, const std::string& why) noexcept {
-  std::string sentence;
+  std::string message;
   try {
-    sentence = ask(group, why);
+    message = ask(group, why);
   } catch (const std::exception& error) {
-    sentence = cannot_ask(why, error.what());
+    message = cannot_ask(why, error.what());
   }
   try {
     const std::lock_guard lock(file_);
     reported_ = true;
-    return fmt::format("{}; {}", sentence, write_file(sentence));
+    return fmt::format("{}; {}", message, write_file(message));
   } catch (const std::exception&) {
-    return sentence;
+    return message;
   }
 }
 

@@ -103,7 +103,7 @@ TEST(CachedAttention, WhatIsBehindTheLengthMayBeAnything) {
 TEST(CachedAttention, RefusesWhatDoesNotFit) {
   const at::Tensor q = at::full({2, 1, 4, 8}, 1.0), k = at::full({2, 5, 2, 8}, 1.0);
   const at::Tensor lengths = at::tensor({5, 5}, at::kLong);
-  const auto refused = [](const char* words) { return ThrowsMessage<ConfigError>(HasSubstr(words)); };
+  const auto refused = [](const char* text) { return ThrowsMessage<ConfigError>(HasSubstr(text)); };
   EXPECT_THAT([&] { cached_attention(q, k, k.narrow(1, 0, 4), lengths); }, refused("k and v must be"));
   EXPECT_THAT([&] { cached_attention(at::full({2, 2, 4, 8}, 1.0), k, k, lengths); }, refused("[batch, 1, heads, n]"));
   EXPECT_THAT([&] { cached_attention(at::full({2, 1, 3, 8}, 1.0), k, k, lengths); }, refused("multiple of kv_heads"));

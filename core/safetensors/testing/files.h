@@ -41,7 +41,7 @@ inline std::string file_of(std::string_view json, std::string_view data) {
 
 // Returns what() of the exception of type E that |body| throws; "accepted" if it throws none.
 template <class E, class Body>
-std::string words_of(const Body& body) {
+std::string message_of(const Body& body) {
   try {
     body();
   } catch (const E& error) {
