@@ -37,8 +37,8 @@ class StopAtGoal : public concord::TrainerCallback {
 int main(int argc, char** argv) {
   try {
     if (argc < 2) throw concord::ConfigError("usage: callback GOAL [arguments of concord train]");
-    const std::vector<std::string> words(argv + 2, argv + argc);
-    const concord::CommandLine line = concord::parse_command_line(words);
+    const std::vector<std::string> args(argv + 2, argv + argc);
+    const concord::CommandLine line = concord::parse_command_line(args);
     concord::RunOptions options;
     options.callbacks = {std::make_shared<StopAtGoal>(std::atof(argv[1]))};
     concord::run_training(line.arguments, {}, options);

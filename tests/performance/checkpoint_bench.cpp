@@ -306,16 +306,16 @@ void print(const Json& rows, bool as_json) {
 }  // namespace concord
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
+  const std::vector<std::string> args(argv + 1, argv + argc);
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
-  if (words.size() == 3 && words[0] == "rank") return concord::run_rank(words[1], words[2]);
-  const bool on_device = !words.empty() && words[0] == "device";
+  if (args.size() == 3 && args[0] == "rank") return concord::run_rank(args[1], args[2]);
+  const bool on_device = !args.empty() && args[0] == "device";
   if (!on_device) setenv("CONCORD_PLATFORM", "cpu", 0);
   const concord::tests::TemporaryFolder temporary;
-  const std::string folder = on_device && words.size() > 2 ? words[2] : temporary.path();
+  const std::string folder = on_device && args.size() > 2 ? args[2] : temporary.path();
   std::filesystem::create_directories(folder);
   const bool as_json = !on_device && concord::bench::read_options(argc, argv).json;
-  const bool with_peer = words.size() < 4 || words[3] != "alone";
-  concord::print(concord::compare(on_device ? words.at(1) : "100m", on_device ? 1 : 4, folder, with_peer), as_json);
+  const bool with_peer = args.size() < 4 || args[3] != "alone";
+  concord::print(concord::compare(on_device ? args.at(1) : "100m", on_device ? 1 : 4, folder, with_peer), as_json);
   return 0;
 }

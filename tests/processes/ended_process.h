@@ -22,9 +22,9 @@ inline EndedProcess run_to_end(const std::vector<std::string>& command, const Pr
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, process.out(), process.err(), process.pid()};
 }
 
-inline std::vector<std::string> with_front(std::vector<std::string> words, const std::vector<std::string>& front) {
-  words.insert(words.begin(), front.begin(), front.end());
-  return words;
+inline std::vector<std::string> with_front(std::vector<std::string> args, const std::vector<std::string>& front) {
+  args.insert(args.begin(), front.begin(), front.end());
+  return args;
 }
 
 }  // namespace concord::testing_processes

@@ -31,8 +31,8 @@ namespace {
 namespace fs = std::filesystem;
 using concord::testing::SampleParameters;
 using concord::testing::stage_specs;
+using safetensors::testing::message_of;
 using safetensors::testing::read_file;
-using safetensors::testing::words_of;
 using safetensors::testing::write_file;
 using ::testing::HasSubstr;
 
@@ -180,7 +180,7 @@ TEST(HfWeightsShared, AllRanksThrowWhereOneCannotOpenTheFiles) {
   expect_job(2, {}, [&](ParallelContext& job) {
     const SampleParameters sample = parameters_of(job);
     const std::string from = folder.path() + (job.rank() == 1 ? "/elsewhere" : "");
-    EXPECT_THAT(words_of<ConfigError>([&] {
+    EXPECT_THAT(message_of<ConfigError>([&] {
                   load_hf_weights(from, sample.list, shard_place(job.layout(), job.rank()), {.sharing = &job});
                 }),
                 ::testing::AllOf(HasSubstr("/elsewhere"), HasSubstr("(rank 1)")));
@@ -271,7 +271,7 @@ TEST(HfWeightsSave, ReplacesAFolderOnlyWhereItIsAsked) {
     const SampleParameters sample = parameters_of(job);
     save_hf_weights(target, sample.list, job, {.config_json = "old"});
     const std::string words =
-        words_of<ConfigError>([&] { save_hf_weights(target, sample.list, job, {.config_json = "new"}); });
+        message_of<ConfigError>([&] { save_hf_weights(target, sample.list, job, {.config_json = "new"}); });
     EXPECT_THAT(words, HasSubstr(target + ": already exists")) << "on all ranks";
     EXPECT_EQ(read_file(target + "/config.json"), "old");
   });
@@ -295,7 +295,7 @@ TEST(HfWeightsSave, LeavesNothingWhereOneRankFails) {
     if (job.rank() == 0) fs::current_path(folder.path());
     const SampleParameters sample = parameters_of(job);
     const std::string words =
-        words_of<ConfigError>([&] { save_hf_weights("model", sample.list, job, {.overwrite = true}); });
+        message_of<ConfigError>([&] { save_hf_weights("model", sample.list, job, {.overwrite = true}); });
     EXPECT_THAT(words, HasSubstr("was created by rank 0 but is not visible here"));
     EXPECT_THAT(words, HasSubstr("(rank 1)"));
   });
@@ -307,7 +307,7 @@ TEST(HfWeightsSave, NamesATensorThatTwoRanksHaveInDifferentTypes) {
   const TemporaryFolder folder;
   expect_job(2, {.pipeline_model_parallel_size = 2}, [&](ParallelContext& job) {
     const SampleParameters sample = parameters_of(job, job.rank() == 0 ? at::kFloat : at::kBFloat16);
-    const std::string words = words_of<ConfigError>([&] { save_hf_weights(folder.path() + "/m", sample.list, job); });
+    const std::string words = message_of<ConfigError>([&] { save_hf_weights(folder.path() + "/m", sample.list, job); });
     EXPECT_THAT(words, HasSubstr("tensor model.embed_tokens.weight is [50, 24] in"));
   });
   EXPECT_TRUE(fs::is_empty(folder.path()));
@@ -390,7 +390,7 @@ TEST(SaveJob, AnErrorInTheBackgroundReachesAllRanks) {
       ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
     }
     const SampleParameters sample = parameters_of(job);
-    const std::string words = words_of<std::runtime_error>([&] {
+    const std::string words = message_of<std::runtime_error>([&] {
       SaveJob save(folder.path() + "/model", sample.list, job, {}, SaveJob::Source::copy);
       finish_in_steps(save, job);
     });
@@ -419,7 +419,7 @@ TEST(SaveJob, RefusesWhatHasNotChangedAlthoughItShouldHave) {
     first.wait();
     const HfSaveOptions options{.stale_digest = first.digest()};
     EXPECT_THAT(
-        words_of<std::runtime_error>([&] { save_hf_weights(folder.path() + "/stale", sample.list, job, options); }),
+        message_of<std::runtime_error>([&] { save_hf_weights(folder.path() + "/stale", sample.list, job, options); }),
         HasSubstr("every tensor is the same as in the checkpoint before it"));
     EXPECT_FALSE(fs::exists(folder.path() + "/stale"));
     job.world_group().barrier().wait();
@@ -486,7 +486,7 @@ void save_with(const Fault& fault, const std::string& folder, int rank, int port
   const pid_t lost = std::stoi(job.store().get("pid", std::chrono::seconds(60)));
   job.store().set("pid is known", "1");
   const SampleParameters sample = parameters_of(job);
-  const std::string words = words_of<Error>([&] { save_hf_weights(target, sample.list, job); });
+  const std::string words = message_of<Error>([&] { save_hf_weights(target, sample.list, job); });
   EXPECT_THAT(words, ::testing::StartsWith("rank " + std::to_string(fault.rank) + " "));
   EXPECT_THAT(words, HasSubstr("pid " + std::to_string(lost) + (stops ? " is stopped" : " has ended")));
   EXPECT_THAT(words, HasSubstr("; while saving " + target));

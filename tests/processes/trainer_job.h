@@ -14,24 +14,24 @@ namespace concord::tests {
 // Returns the command line of a short run of a tiny model, on data that it writes to |folder|.
 inline std::vector<std::string> short_run(const std::string& folder, const std::vector<std::string>& more) {
   const std::string data = testing_processes::write_jsonl(folder + "/data.jsonl", 64);
-  std::vector<std::string> words = {"--model",
-                                    CONCORD_GOLDEN "/hf/qwen2-tiny",
-                                    "--train_data",
-                                    data,
-                                    "--output_dir",
-                                    folder + "/out",
-                                    "--max_steps",
-                                    "6",
-                                    "--per_device_train_batch_size",
-                                    "1",
-                                    "--gradient_accumulation_steps",
-                                    "2",
-                                    "--learning_rate",
-                                    "1e-3",
-                                    "--save_strategy",
-                                    "no"};
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+  std::vector<std::string> args = {"--model",
+                                   CONCORD_GOLDEN "/hf/qwen2-tiny",
+                                   "--train_data",
+                                   data,
+                                   "--output_dir",
+                                   folder + "/out",
+                                   "--max_steps",
+                                   "6",
+                                   "--per_device_train_batch_size",
+                                   "1",
+                                   "--gradient_accumulation_steps",
+                                   "2",
+                                   "--learning_rate",
+                                   "1e-3",
+                                   "--save_strategy",
+                                   "no"};
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
 }
 
 // The results of a rank.
@@ -42,10 +42,10 @@ struct TrainerResult {
   int64_t steps = 0;
 };
 
-// |words| are the command line. |before| may add callbacks.
-inline TrainerResult run_trainer(const std::vector<std::string>& words, int rank, int world,
+// |args| are the command line. |before| may add callbacks.
+inline TrainerResult run_trainer(const std::vector<std::string>& args, int rank, int world,
                                  const std::function<void(Trainer&)>& before = {}, const Providers& providers = {}) {
-  CommandLine line = parse_command_line(words);
+  CommandLine line = parse_command_line(args);
   check_arguments(&line.arguments, world);
   TrainingPlan plan = plan_training(line.arguments, rank, world);
   ParallelContext& job = initialize(initialize_args(plan));

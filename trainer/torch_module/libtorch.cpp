@@ -38,9 +38,9 @@ std::string load_named_libtorch() {
   }
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
     if (dlopen((folder / "lib" / name).c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) continue;
-    const char* words = dlerror();
+    const char* message = dlerror();
     return fmt::format("CONCORD_TORCH is '{}', and its libtorch cannot be loaded: {}", named,
-                       words != nullptr ? words : "no reason given");
+                       message != nullptr ? message : "no reason given");
   }
   return "";
 }

@@ -61,10 +61,10 @@ const TorchModule* open_module(Place* place) {
   void* const library = dlopen(place->path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     const char* const said = dlerror();
-    const std::string words = said != nullptr ? said : "no reason given";
-    const bool no_libtorch = words.starts_with("libtorch") || words.starts_with("libc10");
+    const std::string message = said != nullptr ? said : "no reason given";
+    const bool no_libtorch = message.starts_with("libtorch") || message.starts_with("libc10");
     place->problem =
-        fmt::format("the dynamic linker rejected it: {}{}", words, no_libtorch ? "; " + libtorch_advice() : "");
+        fmt::format("the dynamic linker rejected it: {}{}", message, no_libtorch ? "; " + libtorch_advice() : "");
     return nullptr;
   }
   const auto open = reinterpret_cast<TorchModuleOpen>(dlsym(library, kTorchModuleEntry));

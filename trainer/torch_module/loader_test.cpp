@@ -35,9 +35,9 @@ class TorchModuleTest : public ::testing::Test {
  protected:
   // Returns the libraries that a command loads, as reported by the dynamic linker; without those of its child
   // processes.
-  std::vector<std::string> libraries_of(const std::vector<std::string>& words) {
+  std::vector<std::string> libraries_of(const std::vector<std::string>& args) {
     const EndedProcess process = run_to_end(
-        with_front(words, {kProgram}),
+        with_front(args, {kProgram}),
         {.environment = {"LD_DEBUG=files", "LD_DEBUG_OUTPUT=" + (folder_ / "libraries"), "OMP_NUM_THREADS=1"}});
     EXPECT_EQ(process.exit_code, 0) << process.err;
     std::vector<std::string> libraries;
@@ -53,10 +53,10 @@ class TorchModuleTest : public ::testing::Test {
 
   // Runs one rank that dumps the weights of a model: the shortest path through libtorch. |path| is CONCORD_PLUGIN_PATH.
   EndedProcess probe(const std::string& program, const std::string& path, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = {
+    std::vector<std::string> args = {
         program, "probe", "--model_config", kModel, "--weights", "--out", folder_ / "dump.safetensors"};
-    words.insert(words.end(), more.begin(), more.end());
-    return run_to_end(words, {.environment = {"CONCORD_PLUGIN_PATH=" + path, "OMP_NUM_THREADS=1"}});
+    args.insert(args.end(), more.begin(), more.end());
+    return run_to_end(args, {.environment = {"CONCORD_PLUGIN_PATH=" + path, "OMP_NUM_THREADS=1"}});
   }
 
   tests::TemporaryFolder folder_;
@@ -67,7 +67,7 @@ TEST_F(TorchModuleTest, OnlyARankLoadsLibtorch) {
   const std::string weights = folder_ / "dump.safetensors";
   EXPECT_THAT(libraries_of({"probe", "--model_config", kModel, "--weights", "--out", weights}),
               AllOf(Contains("libtorch_cpu.so"), Contains(kModule)));
-  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+  for (const std::vector<std::string>& args : std::vector<std::vector<std::string>>{
            {"--help"},
            {"platforms"},
            {"plan", "--world_size", "4"},
@@ -81,7 +81,7 @@ TEST_F(TorchModuleTest, OnlyARankLoadsLibtorch) {
            {"train", "--nproc", "2", "--max_steps", "1", "--output_dir", folder_ / "run"},
            {"probe", "--help"},
            {"launch", "--nproc", "2", "--", "/bin/true"}}) {
-    EXPECT_THAT(libraries_of(words), no_libtorch) << words.front() << " " << words.back();
+    EXPECT_THAT(libraries_of(args), no_libtorch) << args.front() << " " << args.back();
   }
 }
 

@@ -28,8 +28,8 @@ std::vector<std::string> suggestions(const CommandLine& line) {
   if (a.report.loss_floor <= 0) return {};
   const bool is_cut = a.job.tensor_model_parallel_size > 1;
   const std::string program = program_as_typed();
-  const auto suggestion = [&](const char* words, const char* what) {
-    return fmt::format("{} {:<38}  {}", program, words, what);
+  const auto suggestion = [&](const char* args, const char* what) {
+    return fmt::format("{} {:<38}  {}", program, args, what);
   };
   return {is_cut ? suggestion("train --context_parallel_size 2", "split every sequence over the two processes")
                  : suggestion("train --tensor_model_parallel_size 2",

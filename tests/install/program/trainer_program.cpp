@@ -24,10 +24,10 @@ class TwoSteps : public concord::TrainerCallback {
 
 int main(int argc, char** argv) {
   try {
-    const std::vector<std::string> words(argv + 1, argv + argc);
+    const std::vector<std::string> args(argv + 1, argv + argc);
     concord::RunOptions options;
     options.callbacks = {std::make_shared<TwoSteps>()};
-    concord::run_training(concord::parse_command_line(words).arguments, {}, options);
+    concord::run_training(concord::parse_command_line(args).arguments, {}, options);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

@@ -90,15 +90,15 @@ PythonProcess::PythonProcess(const char* script, const std::vector<std::string>&
   if (!has_out) {
     throw std::runtime_error(fmt::format("cannot create a pipe to {}: {}", python_, std::strerror(errno)));
   }
-  std::vector<std::string> words = {python_, "-c", script};
-  words.insert(words.end(), arguments.begin(), arguments.end());
+  std::vector<std::string> args = {python_, "-c", script};
+  args.insert(args.end(), arguments.begin(), arguments.end());
   std::vector<std::string> environment = child_environment();
   posix_spawn_file_actions_t actions;
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, its_in.get(), STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, its_out.get(), STDOUT_FILENO);
   const int error =
-      ::posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, pointers(words).data(), pointers(environment).data());
+      ::posix_spawnp(&pid_, python_.c_str(), &actions, nullptr, pointers(args).data(), pointers(environment).data());
   ::posix_spawn_file_actions_destroy(&actions);
   if (error == 0) {
     if (most_memory) limit_memory(pid_, *most_memory);

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
 constexpr const char* kTokenizerFile = "tokenizer.json";
-constexpr int64_t kLargestFile = int64_t{256} << 20;
+constexpr int64_t kMaxTokenizerFile = int64_t{256} << 20;
 // Prefixes of the file names that transformers looks for.
 constexpr std::string_view kBeginnings[] = {"tokenizer.",        "tokenizer_",    "special_tokens_map.json",
                                             "added_tokens.json", "vocab.json",    "vocab.txt",
@@ -78,9 +78,9 @@ TokenizerFiles byte_files() {
 
 std::string read_whole(const fs::path& path) {
   const MappedFile file(path.string());
-  if (file.size() > kLargestFile) {
+  if (file.size() > kMaxTokenizerFile) {
     throw ConfigError(fmt::format("{}: file has {} bytes; the limit for tokenizer files is {}", file.path(),
-                                  file.size(), kLargestFile));
+                                  file.size(), kMaxTokenizerFile));
   }
   return std::string(file.text());
 }
@@ -151,8 +151,8 @@ std::optional<int64_t> end_of_document(const TokenizerFiles& files) {
     }
     const auto vocabulary = nlohmann::json::json_pointer("/model/vocab");
     if (!json.contains(vocabulary) || !json.at(vocabulary).is_object()) return std::nullopt;
-    const auto& words = json.at(vocabulary);
-    return words.contains(token) ? std::optional(words.at(token).get<int64_t>()) : std::nullopt;
+    const auto& tokens = json.at(vocabulary);
+    return tokens.contains(token) ? std::optional(tokens.at(token).get<int64_t>()) : std::nullopt;
   };
   try {
     for (const char* token : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[SEP]"}) {
