@@ -73,18 +73,17 @@ std::string shown(const ArgumentValue& value) {
 }
 
 std::string range_text(const ArgumentRange& range) {
-  const bool has_most = std::isfinite(range.most);
-  if (!std::isfinite(range.least) && !has_most) return "";
-  std::string text =
-      range.open_least ? fmt::format(" > {:.12g}", range.least) : fmt::format(" >= {:.12g}", range.least);
-  if (has_most)
-    text += range.open_most ? fmt::format(" and < {:.12g}", range.most) : fmt::format(" and <= {:.12g}", range.most);
+  const bool has_max = std::isfinite(range.max);
+  if (!std::isfinite(range.min) && !has_max) return "";
+  std::string text = range.open_min ? fmt::format(" > {:.12g}", range.min) : fmt::format(" >= {:.12g}", range.min);
+  if (has_max)
+    text += range.open_max ? fmt::format(" and < {:.12g}", range.max) : fmt::format(" and <= {:.12g}", range.max);
   return text;
 }
 
 bool inside(const ArgumentRange& range, double value) {
-  return (range.open_least ? value > range.least : value >= range.least) &&
-         (range.open_most ? value < range.most : value <= range.most);
+  return (range.open_min ? value > range.min : value >= range.min) &&
+         (range.open_max ? value < range.max : value <= range.max);
 }
 
 const std::string& scalar(const ArgumentValue& value, std::string_view expected) {

@@ -68,13 +68,15 @@ class TemporaryFile {
 
 TEST(ArgumentTable, EveryNameStandsOnceAndIsNotAmongTheRefused) {
   std::set<std::string_view> names;
-  for (const ArgumentGroup& group : argument_groups()) {
-    for (const Argument& argument : group.arguments) {
-      EXPECT_TRUE(names.insert(argument.name).second) << argument.name;
-      EXPECT_EQ(find_refused_argument(argument.name), nullptr) << argument.name;
-    }
+  for (const Argument* argument : all_arguments()) {
+    EXPECT_TRUE(names.insert(argument->name).second) << argument->name;
+    EXPECT_EQ(find_refused_argument(argument->name), nullptr) << argument->name;
   }
   EXPECT_GT(names.size(), 70u);
+}
+
+TEST(ArgumentTable, EverySettingStatesWhetherARunMayResumeWithAnother) {
+  for (const Argument* argument : all_arguments()) EXPECT_NE(argument->resume, Resume::undecided) << argument->name;
 }
 
 TEST(ArgumentTable, EveryMemberHasItsNameSoThatNoneIsPrintedUnderAnother) {
@@ -91,9 +93,9 @@ TEST(ArgumentTable, EveryMemberHasItsNameSoThatNoneIsPrintedUnderAnother) {
               field(arguments) = !field(arguments);
             } else if constexpr (std::is_same_v<Field, ArgumentField<int64_t>>) {
               field(arguments) =
-                  argument.range.most < next ? static_cast<int64_t>(argument.range.most) : static_cast<int64_t>(++next);
+                  argument.range.max < next ? static_cast<int64_t>(argument.range.max) : static_cast<int64_t>(++next);
             } else if constexpr (std::is_same_v<Field, ArgumentField<double>>) {
-              field(arguments) = argument.range.most <= 1 ? 0.1 + 0.001 * ++next : 1.0 / 3 + ++next;
+              field(arguments) = argument.range.max <= 1 ? 0.1 + 0.001 * ++next : 1.0 / 3 + ++next;
             } else if constexpr (std::is_same_v<Field, StepsField>) {
               field.field(arguments) = ++next;
             } else if constexpr (std::is_same_v<Field, ArgumentField<std::string>>) {

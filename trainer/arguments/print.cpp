@@ -77,10 +77,8 @@ std::string argument_text(const Argument& argument, const TrainingArguments& arg
 
 std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments) {
   std::vector<std::pair<std::string, std::string>> texts;
-  for (const ArgumentGroup& group : argument_groups()) {
-    for (const Argument& argument : group.arguments) {
-      texts.emplace_back(argument.name, argument_text(argument, arguments));
-    }
+  for (const Argument* argument : all_arguments()) {
+    texts.emplace_back(argument->name, argument_text(*argument, arguments));
   }
   return texts;
 }

@@ -1,6 +1,6 @@
-// The one description of every argument; arguments.h says what is made of it. A new setting is a field of a struct in
-// training_arguments.h, or of an options struct of core that is a member there, and a line in table.cpp. Threads:
-// constants.
+// The one description of every setting; arguments.h lists what follows from it. A new setting is a field of a struct in
+// training_arguments.h, or of an options struct of core that is a member there, and an entry in one of the tables
+// table_*.cpp. Threads: constants.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace concord {
 
-// A value somewhere in TrainingArguments; field in table.cpp makes it from the members on the way there.
+// A value in TrainingArguments; field (table_columns.h) creates it from the members that lead there.
 template <class Value>
 struct ArgumentField {
   Value& (*of)(TrainingArguments&);
@@ -27,7 +27,7 @@ struct ArgumentField {
   const Value& operator()(const TrainingArguments& arguments) const { return of_const(arguments); }
 };
 
-// A number that counts steps: a whole one from 1, or a share of all steps between 0 and 1.
+// A number of steps: an integer from 1, or a fraction of all steps between 0 and 1.
 struct StepsField {
   ArgumentField<double> field;
 };
@@ -36,34 +36,49 @@ using ArgumentMember = std::variant<ArgumentField<bool>, ArgumentField<int64_t>,
                                     ArgumentField<std::string>, ArgumentField<std::vector<std::string>>,
                                     ArgumentField<std::map<std::string, std::string>>>;
 
-// Of a number; |open| ends do not belong to it.
+// Allowed numbers. Bounds that are |open| are excluded.
 struct ArgumentRange {
-  double least = -std::numeric_limits<double>::infinity();
-  double most = std::numeric_limits<double>::infinity();
-  bool open_least = false;
-  bool open_most = false;
+  double min = -std::numeric_limits<double>::infinity();
+  double max = std::numeric_limits<double>::infinity();
+  bool open_min = false;
+  bool open_max = false;
+};
+
+// How a setting is compared with a checkpoint's on resume (trainer/checkpoint/resume_check.h), and the flag that
+// allows a difference.
+enum class Resume {
+  undecided,   // in no table: every setting states one of the others
+  may_differ,  // not compared
+  model,       // compared as the model's config.json
+  adapter,     // compared as adapter_config.json
+  optimizer,   // compared as the optimizer and its precision; --no_load_optim
+  objective,   // compared by its text; --no_load_optim
+  schedule,    // compared as the curves of learning rate and weight decay; --override_opt_param_scheduler
+  data,        // compared as the samples and their order; --ignore_data_skip
+  seed,        // compared by its text; --no_load_rng
 };
 
 struct Argument {
   std::string_view name;
   ArgumentMember member;
-  std::string_view help;
+  std::string_view help = "";
   ArgumentRange range = {};
-  std::vector<std::string_view> choices = {};  // of a text or of the items of a list; empty: any
-  bool is_input = false;                       // a text that names a file or folder to read, where there is one
+  std::span<const std::string_view> choices = {};  // allowed texts or items of a list; empty: any
+  bool is_input = false;                           // a text that names a file or folder to read
+  Resume resume = Resume::undecided;
 };
 
 struct ArgumentGroup {
   std::string_view title;
-  std::vector<Argument> arguments;
+  std::span<const Argument> arguments;
 };
 
-// What other programs call |argument|; values mean the same there.
+// Another program's name for |argument|; values have the same meaning and unit.
 struct ArgumentAlias {
   std::string_view name;
   std::string_view argument;
 };
-// What they call a value of it.
+// Another program's name for a value of |argument|.
 struct ValueAlias {
   std::string_view argument;
   std::string_view value;
@@ -71,45 +86,46 @@ struct ValueAlias {
 };
 
 // Names from other programs that have no effect here, whatever their value. They are reported and do not end a run. A
-// '*' in a name matches any letters.
+// '*' in a name matches any characters.
 struct IgnoredArguments {
   std::string_view why;
   std::vector<std::string_view> names;
 };
 
 // A name that users of other programs know, for something that does not exist or has another form here. The values in
-// |neutral| request what happens anyway, and are accepted; any other is refused with |instead|.
+// |neutral| request what happens anyway, and are accepted; any other is rejected with |instead|.
 struct RefusedArgument {
-  std::string_view name;  // with '*' as above
+  std::string_view name;  // may contain a '*', as above
   std::vector<std::string_view> neutral;
   std::string_view instead;
 };
 
 std::span<const ArgumentGroup> argument_groups();
+std::span<const Argument* const> all_arguments();  // every group, in order
 std::span<const ArgumentAlias> argument_aliases();
 std::span<const IgnoredArguments> ignored_arguments();
 std::span<const RefusedArgument> refused_arguments();
 
-// Each is null if there is none. Where a name is both ignored and refused by a '*', it is ignored.
+// Return null if there is no such argument. A name that patterns both ignore and refuse is ignored.
 const Argument* find_argument(std::string_view name);  // by any of its names
 const IgnoredArguments* find_ignored_argument(std::string_view name);
 const RefusedArgument* find_refused_argument(std::string_view name);
-// |value| of |argument| under the name used here; itself if it has no other name.
+// Returns the name used here for |value| of |argument|, or |value| if it has no other name.
 std::string_view canonical_value(std::string_view argument, std::string_view value);
-// What is put before the names in a mapping called |name| where such mappings are sections of a file of another
-// program: "training." for torchtitan's, "" for Megatron's.
+// Returns the prefix of the names in a mapping called |name|, if such mappings are sections in files of another
+// program: "training." for torchtitan, "" for Megatron.
 std::optional<std::string> section_prefix(std::string_view name);
-// Whether it is one of the above.
+// Returns whether |name| is an option of the program, an argument, or a name of another program's.
 bool is_known_name(std::string_view name);
-// |text| as a string of YAML.
+// Returns |text| as a YAML string.
 std::string yaml_text(const std::string& text);
-// Its value as YAML has it.
+// Returns the value of |argument| as YAML.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
-// The name and the text of every argument.
+// Returns name and value, as YAML, of every argument.
 std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments);
-// The values of those that name something to read. Not all of them are there: a tokenizer may have a name of its own.
+// Returns the values of the arguments that name an input. Some are not paths: a tokenizer may be a built-in name.
 std::vector<std::string> input_paths(const TrainingArguments& arguments);
-// The known name with the fewest letters changed; empty if none is near.
+// Returns the known name with the smallest edit distance; empty if none is near.
 std::string nearest_argument(std::string_view name);
 
 }  // namespace concord
