@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "core/base/config_error.h"
-#include "core/models/config.h"
+#include "core/models/config_fields.h"
 #include "trainer/arguments/table.h"
 
 namespace concord {
@@ -61,130 +61,19 @@ std::string_view curve_name(LrCurve curve) {
 std::string number_text(double value) { return fmt::format("{}", value); }  // the shortest that reads back the same
 std::string flag_text(bool value) { return value ? "true" : "false"; }
 
-Texts rope_texts(const RopeSettings& rope) {
-  const auto maybe = [](const std::optional<double>& value) { return value ? number_text(*value) : std::string(); };
-  return {{"rope_type", rope.rope_type},
-          {"rope_theta", number_text(rope.rope_theta)},
-          {"partial_rotary_factor", number_text(rope.partial_rotary_factor)},
-          {"original_max_position_embeddings", std::to_string(rope.original_max_position_embeddings)},
-          {"rope factor", maybe(rope.factor)},
-          {"low_freq_factor", maybe(rope.low_freq_factor)},
-          {"high_freq_factor", maybe(rope.high_freq_factor)},
-          {"attention_factor", maybe(rope.attention_factor)},
-          {"mscale", maybe(rope.mscale)},
-          {"mscale_all_dim", maybe(rope.mscale_all_dim)},
-          {"beta_fast", number_text(rope.beta_fast)},
-          {"beta_slow", number_text(rope.beta_slow)},
-          {"rope truncate", flag_text(rope.truncate)}};
-}
-
-Texts expert_texts(const ExpertConfig& experts) {
-  std::string sparse;
-  for (const bool each : experts.sparse) sparse += each ? '1' : '0';
-  return {{"num_experts", std::to_string(experts.num_experts)},
-          {"num_experts_per_tok", std::to_string(experts.num_experts_per_tok)},
-          {"the experts' intermediate size", std::to_string(experts.intermediate_size)},
-          {"the shared expert's intermediate size", std::to_string(experts.shared_intermediate_size)},
-          {"norm_topk_prob", flag_text(experts.norm_topk_prob)},
-          {"sigmoid scores", flag_text(experts.sigmoid_scores)},
-          {"expert bias", flag_text(!experts.bias.empty())},
-          {"softmax over the chosen experts", flag_text(experts.softmax_after_topk)},
-          {"biases of router and experts", flag_text(experts.stacked_in_files)},
-          {"routed_scaling_factor", number_text(experts.routed_scaling_factor)},
-          {"n_group", std::to_string(experts.n_group)},
-          {"topk_group", std::to_string(experts.topk_group)},
-          {"layers with experts", sparse}};
-}
-
-Texts delta_texts(const DeltaConfig& delta) {
-  std::string linear;
-  for (const bool each : delta.layers) linear += each ? '1' : '0';
-  return {{"linear_num_key_heads", std::to_string(delta.key_heads)},
-          {"linear_num_value_heads", std::to_string(delta.value_heads)},
-          {"linear_key_head_dim", std::to_string(delta.key_dim)},
-          {"linear_value_head_dim", std::to_string(delta.value_dim)},
-          {"linear_conv_kernel_dim", std::to_string(delta.taps)},
-          {"layers with linear attention", linear}};
-}
-
-std::string activation_text(const GatedActivation& activation) {
-  using Kind = GatedActivation::Kind;
-  if (activation.kind != Kind::clamped) return activation.kind == Kind::silu ? "silu" : "gelu_pytorch_tanh";
-  return fmt::format("clamped to {}, alpha {}", activation.limit, activation.alpha);
-}
-
-// All that the model computes with; not how new weights are drawn, nor the type they are saved in.
-Texts model_texts(const ModelConfig& config) {
-  std::string rotated = config.rotated.empty() ? "all" : "";
-  for (const bool each : config.rotated) rotated += each ? '1' : '0';
-  Texts texts = {{"architecture", config.architecture},
-                 {"vocab_size", std::to_string(config.vocab_size)},
-                 {"hidden_size", std::to_string(config.hidden_size)},
-                 {"intermediate_size", std::to_string(config.intermediate_size)},
-                 {"num_hidden_layers", std::to_string(config.num_hidden_layers)},
-                 {"num_attention_heads", std::to_string(config.num_attention_heads)},
-                 {"num_key_value_heads", std::to_string(config.num_key_value_heads)},
-                 {"head_dim", std::to_string(config.head_dim)},
-                 {"q_lora_rank", std::to_string(config.latent.q_lora_rank)},
-                 {"kv_lora_rank", std::to_string(config.latent.kv_lora_rank)},
-                 {"qk_rope_head_dim", std::to_string(config.latent.qk_rope_head_dim)},
-                 {"v_head_dim", std::to_string(config.latent.v_head_dim)},
-                 {"biases of latents", flag_text(config.latent.bias)},
-                 {"max_position_embeddings", std::to_string(config.max_position_embeddings)},
-                 {"rms_norm_eps", number_text(config.rms_norm_eps)},
-                 {"tie_word_embeddings", flag_text(config.tie_word_embeddings)},
-                 {"biases of queries, keys and values", flag_text(config.qkv_bias)},
-                 {"bias of the attention's output", flag_text(config.output_bias)},
-                 {"mlp_bias", flag_text(config.mlp_bias)},
-                 {"qk_norm", flag_text(config.qk_norm)},
-                 {"qk_norm of all heads together", flag_text(config.qk_norm_all_heads)},
-                 {"gate of the attention's output", flag_text(config.attention_gate)},
-                 {"norms times 1 + weight", flag_text(config.norms_plus_one)},
-                 {"attention sinks", flag_text(config.sinks)},
-                 {"activation", activation_text(config.activation)},
-                 {"layers with rope", rotated},
-                 {"rope of neighbouring pairs", flag_text(config.interleaved_rope)},
-                 {"embedding_multiplier", number_text(config.embedding_multiplier)},
-                 {"residual_multiplier", number_text(config.residual_multiplier)},
-                 {"attention_multiplier", number_text(config.attention_multiplier)},
-                 {"attn_logit_softcapping", number_text(config.attn_logit_softcapping)},
-                 {"final_logit_softcapping", number_text(config.final_logit_softcapping)},
-                 {"attention_dropout", number_text(config.attention_dropout)},
-                 {"logits_scaling", number_text(config.logits_scaling)},
-                 {"sliding windows", fmt::format("{}", fmt::join(config.windows, " "))}};
-  for (auto& each : rope_texts(config.rope)) texts.push_back(std::move(each));
-  if (config.window_rope) {
-    for (const auto& [name, value] : rope_texts(*config.window_rope)) {
-      texts.emplace_back(fmt::format("{} of layers with a window", name), value);
-    }
-  }
-  for (auto& each : expert_texts(config.experts)) texts.push_back(std::move(each));
-  for (auto& each : delta_texts(config.delta)) texts.push_back(std::move(each));
-  return texts;
-}
-
 std::string precision_text(const std::string& bf16, const std::string& fp16) {
   return bf16 == "true" ? "bf16" : fp16 == "true" ? "fp16" : "fp32";
 }
 
 using Found = std::vector<std::string>;
 
-Texts adapter_texts(const AdapterConfig& adapter) {
-  const auto pattern = [](const auto& numbers) {
-    std::string text;
-    for (const auto& [key, value] : numbers) text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", key, value);
-    return text;
-  };
-  return {{"lora_rank", std::to_string(adapter.r)},
-          {"lora_alpha", number_text(adapter.lora_alpha)},
-          {"lora_dropout", number_text(adapter.lora_dropout)},
-          {"use_rslora", flag_text(adapter.use_rslora)},
-          {"use_dora", flag_text(adapter.use_dora)},
-          {"lora_target", fmt::format("{}{}", fmt::join(adapter.target_modules, ","), adapter.target_pattern)},
-          {"excluded modules", fmt::format("{}", fmt::join(adapter.exclude_modules, ","))},
-          {"modules_to_save", fmt::format("{}", fmt::join(adapter.modules_to_save, ","))},
-          {"rank_pattern", pattern(adapter.rank_pattern)},
-          {"alpha_pattern", pattern(adapter.alpha_pattern)}};
+// The fields that a resumed run must not change.
+Texts compared_texts(const ConfigFields& fields) {
+  Texts texts;
+  for (const ConfigField& field : fields) {
+    if (!field.may_differ) texts.emplace_back(field.name, field.text);
+  }
+  return texts;
 }
 
 void compare_adapter(const std::string& folder, const TrainingPlan& plan, Found* found) {
@@ -197,14 +86,15 @@ void compare_adapter(const std::string& folder, const TrainingPlan& plan, Found*
                                                 folder));
     return;
   }
-  const Difference adapter =
-      difference(adapter_texts(read_adapter_config(folder)), adapter_texts(saved_form(*plan.adapter)));
+  const Difference adapter = difference(compared_texts(config_fields(read_adapter_config(folder))),
+                                        compared_texts(config_fields(saved_form(*plan.adapter))));
   if (!adapter.empty()) found->push_back(adapter.sentence(folder, "use the same settings, or start anew"));
 }
 
 void compare_model(const std::string& folder, const TrainingPlan& plan, Found* found) {
   if (plan.adapter || has_adapter(folder)) return compare_adapter(folder, plan, found);
-  const Difference model = difference(model_texts(read_model_config(folder)), model_texts(plan.config));
+  const Difference model =
+      difference(compared_texts(config_fields(read_model_config(folder))), compared_texts(config_fields(plan.config)));
   if (model.empty()) return;
   found->push_back(model.sentence(
       folder, fmt::format("weights fit only the model that they were trained as; use --model {}", folder)));
@@ -267,55 +157,21 @@ void compare_data(const std::string& folder, const TrainingState& state, const T
                                               beginning)));
 }
 
-// Another objective would go on with the other one's optimizer state. Older checkpoints do not tell.
-void compare_objective(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
-  const Texts own = printed_arguments(plan.arguments);
-  Difference objective;
-  for (const char* name : {"stage",
-                           "pref_loss",
-                           "pref_beta",
-                           "pref_ftx",
-                           "dpo_label_smoothing",
-                           "simpo_gamma",
-                           "ld_alpha",
-                           "reference_free",
-                           "ref_model",
-                           "center_rewards_coefficient",
-                           "init_lora_weights",
-                           "quantization_bit",
-                           "attention_dropout",
-                           "hidden_dropout",
-                           "muon_momentum",
-                           "muon_use_nesterov",
-                           "muon_num_ns_steps",
-                           "muon_scale_mode",
-                           "muon_extra_scale_factor",
-                           "ema_decay",
-                           "ema_start_step",
-                           "fp8",
-                           "fp8_recipe",
-                           "fp8_amax_history_len",
-                           "first_last_layers_bf16"}) {
-    const bool is_known = std::any_of(state.arguments.begin(), state.arguments.end(),
-                                      [&](const auto& argument) { return argument.first == name; });
-    const auto text = [name](const Texts& texts) {
-      const std::string value = value_in(texts, name);
-      return value == "pt" ? "sft" : value;  // two names of the same
-    };
-    if (is_known) objective.add(name, text(state.arguments), text(own));
-  }
-  if (objective.empty()) return;
-  found->push_back(
-      objective.sentence(folder, "use the same settings, or --no_load_optim to continue with fresh optimizer state"));
-}
+// Stages pt and sft differ in name only.
+std::string canonical_stage(const std::string& text) { return text == R"("pt")" ? R"("sft")" : text; }
 
-void compare_seed(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
-  Difference seed;
-  const std::string saved = value_in(state.arguments, "seed");
-  if (!saved.empty()) seed.add("seed", saved, std::to_string(plan.arguments.job.seed));
-  if (seed.empty()) return;
-  found->push_back(
-      seed.sentence(folder, "use the same, or --no_load_rng to start the random generators from this run's seed"));
+// Compares the settings that the table marks with |rule| by their texts. Older checkpoints do not hold all of them.
+void compare_settings(Resume rule, const std::string& folder, const TrainingState& state, const TrainingPlan& plan,
+                      const char* way, Found* found) {
+  Difference settings;
+  for (const Argument* argument : all_arguments()) {
+    if (argument->resume != rule) continue;
+    const auto saved = std::ranges::find(state.arguments, argument->name, &Texts::value_type::first);
+    if (saved == state.arguments.end()) continue;
+    settings.add(saved->first, canonical_stage(saved->second),
+                 canonical_stage(argument_text(*argument, plan.arguments)));
+  }
+  if (!settings.empty()) found->push_back(settings.sentence(folder, way));
 }
 
 void throw_found(const Found& found) {
@@ -373,10 +229,16 @@ void check_resumable(const std::string& folder, const TrainingState& state, cons
   Found found;
   compare_model(folder, plan, &found);
   if (parts.optimizer) compare_optimizer(folder, state, plan, &found);
-  if (parts.optimizer) compare_objective(folder, state, plan, &found);
+  if (parts.optimizer) {
+    compare_settings(Resume::objective, folder, state, plan,
+                     "use the same settings, or --no_load_optim to continue with fresh optimizer state", &found);
+  }
   if (parts.optimizer && parts.schedule) compare_schedule(folder, state, plan, &found);
   if (parts.data) compare_data(folder, state, plan, &found);
-  if (parts.rng) compare_seed(folder, state, plan, &found);
+  if (parts.rng) {
+    compare_settings(Resume::seed, folder, state, plan,
+                     "use the same, or --no_load_rng to start the random generators from this run's seed", &found);
+  }
   throw_found(found);
 }
 

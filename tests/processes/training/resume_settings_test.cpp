@@ -150,7 +150,7 @@ TEST_F(ResumeSettings, WhatChangesNothingIsAllowed) {
   run("out", one_ + resume("whole/checkpoint-5") +
                  Words{"--train_data", path("moved.jsonl"), "--logging_steps", "1", "--save_steps", "2",
                        "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--save_total_limit",
-                       "3", "--warmup_ratio", "0", "--lr_decay_steps", "12"});
+                       "3", "--warmup_ratio", "0", "--lr_decay_steps", "12", "--stage", "pt"});
   EXPECT_EQ(read_steps(path("out")).size(), 7u);
 }
 

@@ -1,0 +1,49 @@
+#include "core/models/config_fields.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+namespace concord {
+namespace {
+
+// Converts to any type, to count the members of an aggregate: the most values that its braces take.
+struct AnyValue {
+  template <class Type>
+  operator Type() const;  // NOLINT(google-explicit-constructor): never called
+};
+template <class Struct, size_t... index>
+constexpr bool takes(std::index_sequence<index...>) {
+  return requires { Struct{(static_cast<void>(index), AnyValue{})...}; };
+}
+template <class Struct, size_t count = 0>
+constexpr size_t count_members() {
+  if constexpr (takes<Struct>(std::make_index_sequence<count + 1>{})) {
+    return count_members<Struct, count + 1>();
+  } else {
+    return count;
+  }
+}
+
+template <class Struct>
+void expect_all_members() {
+  EXPECT_EQ(config_fields(Struct{}).size(), count_members<Struct>());
+}
+
+TEST(ConfigFields, EveryMemberIsComparedOrMayDiffer) {
+  expect_all_members<RopeSettings>();
+  expect_all_members<ExpertConfig>();
+  expect_all_members<LatentConfig>();
+  expect_all_members<DeltaConfig>();
+  expect_all_members<AdapterConfig>();
+  const size_t nested = config_fields(RopeSettings{}).size() + config_fields(ExpertConfig{}).size() +
+                        config_fields(LatentConfig{}).size() + config_fields(DeltaConfig{}).size();
+  // experts, latent, delta, rope and window_rope are listed member by member, the last only if it is set.
+  EXPECT_EQ(config_fields(ModelConfig{}).size() - nested, count_members<ModelConfig>() - 5);
+  // Structs whose members make one text.
+  EXPECT_EQ(count_members<GatedActivation>(), 3u);
+  EXPECT_EQ(count_members<LayerNorms>(), 4u);
+}
+
+}  // namespace
+}  // namespace concord
