@@ -44,8 +44,8 @@ std::map<fs::path, int64_t> configurations() {
 TrainingArguments arguments_in(const fs::path& path, int64_t world) {
   TrainingArguments arguments;
   read_yaml(text_of(path), path, &arguments);
-  check_arguments(&arguments, world);
-  return arguments;
+  check_arguments(arguments, world);
+  return resolve_arguments(arguments, world);
 }
 
 int64_t samples_of_a_step(const TrainingArguments& arguments, int64_t world) {

@@ -93,7 +93,8 @@ class ReplayedTraining : public ::testing::Test {
     device = std::make_unique<FakeDevice>();
     how();
     CommandLine line = parse_command_line(words);
-    check_arguments(&line.arguments, 1);
+    line.arguments = resolve_arguments(line.arguments, 1);
+    check_arguments(line.arguments, 1);
     TrainingPlan plan = plan_training(line.arguments, 0, 1);
     ParallelContext& job = initialize(initialize_args(plan));
     std::vector<at::Tensor> values;

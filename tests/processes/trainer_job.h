@@ -46,7 +46,8 @@ struct TrainerResult {
 inline TrainerResult run_trainer(const std::vector<std::string>& args, int rank, int world,
                                  const std::function<void(Trainer&)>& before = {}, const Providers& providers = {}) {
   CommandLine line = parse_command_line(args);
-  check_arguments(&line.arguments, world);
+  check_arguments(line.arguments, world);
+  line.arguments = resolve_arguments(line.arguments, world);
   TrainingPlan plan = plan_training(line.arguments, rank, world);
   ParallelContext& job = initialize(initialize_args(plan));
   TrainerResult result;

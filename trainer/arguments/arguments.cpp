@@ -8,9 +8,9 @@
 #include <cmath>
 #include <set>
 
-#include "core/base/config_error.h"
 #include "core/base/files/input_file.h"
 #include "core/base/quoted.h"
+#include "trainer/arguments/problems.h"
 #include "trainer/arguments/table.h"
 #include "trainer/arguments/toml.h"
 #include "trainer/arguments/yaml.h"
@@ -18,30 +18,16 @@
 namespace concord {
 namespace {
 
+using std::string_literals::operator""s;
+
+constexpr const char* kErrors = "errors in the arguments";
+
 template <class... Cases>
 struct Overloaded : Cases... {
   using Cases::operator()...;
 };
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
-
-// Collects all errors, so that a user does not have to run the program once per mistake.
-class Problems {
- public:
-  void add(const std::string& where, const std::string& what) { list_.push_back(where + ": " + what); }
-  void throw_if_any() const {
-    if (list_.empty()) return;
-    if (list_.size() == 1) throw ConfigError(list_.front());
-    constexpr size_t kShown = 30;
-    std::string text = fmt::format("{} errors in the arguments:", list_.size());
-    for (size_t i = 0; i < std::min(list_.size(), kShown); ++i) text += "\n  " + list_[i];
-    if (list_.size() > kShown) text += fmt::format("\n  ... and {} more", list_.size() - kShown);
-    throw ConfigError(text);
-  }
-
- private:
-  std::vector<std::string> list_;
-};
 
 // What was read so far: values, the names that were set, errors, and names without effect, grouped by reason.
 struct Reading {
@@ -236,26 +222,27 @@ void take(const std::string& name, const ArgumentValue& value, const std::string
       reading->given.emplace_back(argument->name);
     } catch (const Refusal& refusal) {
       const std::string shown_name = is_own ? name : fmt::format("{} ({})", name, argument->name);
-      reading->problems.add(where, shown_name + " " + refusal.why);
+      reading->problems.add(where + ": " + shown_name + " " + refusal.why);
     }
   } else if (reading->extra != nullptr && reading->extra->has(name)) {
     try {
       if (value.form != ArgumentValue::Form::scalar) throw ConfigError(name + " must be one value");
       reading->extra->set(name, value.text, value.quoted);
     } catch (const ConfigError& error) {
-      reading->problems.add(where, error.what());
+      reading->problems.add(where + ": " + error.what());
     }
   } else if (const IgnoredArguments* ignored = find_ignored_argument(name)) {
     if (!is_null(value)) reading->ignored[ignored].push_back(name);
   } else if (const RefusedArgument* refused = find_refused_argument(name)) {
     if (is_neutral(*refused, value)) return;
-    reading->problems.add(where, fmt::format("{} is {}, which Concord does not support: {}", one_line(name),
-                                             shown(value), refused->instead));
+    reading->problems.add(
+        where + ": " +
+        fmt::format("{} is {}, which Concord does not support: {}", one_line(name), shown(value), refused->instead));
   } else {
     const std::string nearest = nearest_argument(name);
     const std::string hint =
         nearest.empty() ? "`concord train --help` lists all arguments" : "did you mean " + nearest + "?";
-    reading->problems.add(where, fmt::format("unknown argument {}; {}", quoted(name), hint));
+    reading->problems.add(where + ": " + fmt::format("unknown argument {}; {}", quoted(name), hint));
   }
 }
 
@@ -288,8 +275,9 @@ void take_entries(const std::vector<YamlEntry>& entries, const std::string& file
     } else {
       const YamlEntry& earlier = *first->second;
       const std::string as = earlier.name == entry.name ? "" : fmt::format(" as {}", quoted(earlier.name));
-      reading->problems.add(where, fmt::format("{} was already given{} in line {}; keep one of them",
-                                               quoted(entry.name), as, earlier.line));
+      reading->problems.add(
+          where + ": " +
+          fmt::format("{} was already given{} in line {}; keep one of them", quoted(entry.name), as, earlier.line));
     }
   }
 }
@@ -329,7 +317,7 @@ std::vector<Option> split_options(std::span<const std::string> words, const Extr
       continue;
     }
     if (!words[i].starts_with("--")) {
-      problems->add("command line", fmt::format("unexpected {}; pass arguments as --name value", quoted(words[i])));
+      problems->add("command line: " + fmt::format("unexpected {}; pass arguments as --name value", quoted(words[i])));
       continue;
     }
     const size_t equals = words[i].find('=');
@@ -379,11 +367,12 @@ void take_program_option(const Option& option, CommandLine* line, Problems* prob
     if (number && *number >= place->least && *number <= place->most) {
       line->*(place->field) = *number;
     } else {
-      problems->add("--" + option.name, fmt::format("must be an integer from {} to {}, got {}", place->least,
-                                                    place->most, quoted(option.value.value_or(""))));
+      problems->add("--" + option.name + ": " +
+                    fmt::format("must be an integer from {} to {}, got {}", place->least, place->most,
+                                quoted(option.value.value_or(""))));
     }
   } else if (option.value && *option.value != "true" && *option.value != "false") {
-    problems->add("--" + option.name, fmt::format("takes no value, but {} was given", quoted(*option.value)));
+    problems->add("--" + option.name + ": " + fmt::format("takes no value, but {} was given", quoted(*option.value)));
   } else {
     bool& flag = option.name == "help" ? line->help : option.name == "json" ? line->json : line->print_config;
     flag = option.value.value_or("true") == "true";
@@ -403,13 +392,13 @@ void take_option(const Option& option, CommandLine* line, Reading* reading) {
   if (!option.value && option.name.starts_with("no_") && is_flag(option.name.substr(3), reading->extra)) {
     meant = {option.name.substr(3), "false"};
   } else if (!option.value && is_known && !is_flag(option.name, reading->extra)) {
-    reading->problems.add("--" + option.name, "needs a value");
+    reading->problems.add("--" + option.name + ": " + "needs a value");
     return;
   }
   try {
     take(meant.name, command_line_value(meant), "command line", reading);
   } catch (const ConfigError& error) {
-    reading->problems.add("command line", error.what());
+    reading->problems.add("command line: "s + error.what());
   }
 }
 
@@ -419,7 +408,7 @@ std::vector<std::string> read_yaml(std::string_view yaml, const std::string& fil
   TrainingArguments copy = *arguments;
   Reading reading{.arguments = &copy};
   take_entries(parse_config(yaml, file), file, &reading);
-  reading.problems.throw_if_any();
+  reading.problems.throw_if_any(kErrors);
   *arguments = copy;
   return reading.given;
 }
@@ -434,17 +423,17 @@ CommandLine parse_command_line(std::span<const std::string> words, const ParseOp
   const std::vector<Option> options = split_options(words, parse_options.extra, &reading.problems);
   for (const Option& option : options) {
     if (option.name != "config") continue;
-    if (!line.config.empty()) reading.problems.add("--config", "was given twice; only one file can be read");
+    if (!line.config.empty()) reading.problems.add("--config: "s + "was given twice; only one file can be read");
     line.config = option.value.value_or("");
     try {
       const InputFile file(line.config, "give the path of a YAML or TOML file");
       take_entries(parse_config(file.read(kMaxYaml, "a configuration"), line.config), line.config, &reading);
     } catch (const ConfigError& error) {
-      reading.problems.add("--config", error.what());
+      reading.problems.add("--config: "s + error.what());
     }
   }
   for (const Option& option : options) take_option(option, &line, &reading);
-  reading.problems.throw_if_any();
+  reading.problems.throw_if_any(kErrors);
   line.given = reading.given;
   line.notes = reading.notes();
   if (parse_options.extra != nullptr) line.arguments.extra = parse_options.extra->yaml();

@@ -4,7 +4,8 @@
 // Example, given const std::vector<std::string>& words, int64_t world:
 //   #include <iostream>
 //   CommandLine line = parse_command_line(words);                // reads the file of --config too
-//   check_arguments(&line.arguments, world);                     // relations between them
+//   check_arguments(line.arguments, world);                      // relations between them
+//   line.arguments = resolve_arguments(line.arguments, world);   // what follows from others
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
 // Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but
@@ -58,10 +59,13 @@ CommandLine parse_command_line(std::span<const std::string> words, const ParseOp
 // text that is not YAML, with "file:line" in front; nothing is set then. Where |file| ends in .toml, it is TOML.
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments);
 
-// Settings that are the same as others become these (sequence_parallel of one rank), and those that others say are set
-// (gradient_accumulation_steps by global_batch_size, where |world| is known). Throws one ConfigError with all
-// relations that do not hold, between arguments and with the number of processes; |world| 0: not known yet.
-void check_arguments(TrainingArguments* arguments, int64_t world);
+// Returns |arguments| with those set that follow from others: gradient_accumulation_steps by global_batch_size (if
+// |world| is known), eval_strategy auto, sequence_parallel of one rank. Pure; resolving twice changes nothing.
+TrainingArguments resolve_arguments(TrainingArguments arguments, int64_t world);
+
+// Throws one ConfigError with all relations that do not hold, between arguments and with the number of processes;
+// |world| 0: not known yet. Resolves a copy of |arguments| first.
+void check_arguments(const TrainingArguments& arguments, int64_t world);
 
 // The pipeline schedule of a step; one stage is a pipeline too.
 ScheduleRequest schedule_request(const TrainingArguments& arguments);

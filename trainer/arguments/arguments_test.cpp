@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "core/base/config_error.h"
+#include "tests/error_of.h"
 #include "trainer/arguments/table.h"
 
 namespace concord {
@@ -17,15 +17,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const ConfigError& error) {
-    return error.what();
-  }
-  return "no error";
-}
+using tests::error_of;
 
 CommandLine parse(std::vector<std::string> words) { return parse_command_line(words); }
 std::string parse_error(std::vector<std::string> words) {
@@ -39,17 +31,6 @@ TrainingArguments from_yaml(const std::string& yaml) {
 }
 std::string yaml_error(const std::string& yaml) {
   return error_of([&] { from_yaml(yaml); });
-}
-
-// Enough for the relations to hold.
-TrainingArguments complete() {
-  TrainingArguments arguments;
-  arguments.model.path = "model";
-  arguments.data.path = "data";
-  return arguments;
-}
-std::string relation_error(TrainingArguments arguments, int64_t world = 0) {
-  return error_of([&] { check_arguments(&arguments, world); });
 }
 
 class TemporaryFile {
@@ -280,48 +261,6 @@ TEST(Arguments, StepsAreAWholeNumberOrAShare) {
   EXPECT_EQ(steps_of(25, 5), 25);
 }
 
-TEST(ArgumentRelations, ACompleteSetHoldsForOneProcessAndForMany) {
-  EXPECT_EQ(relation_error(complete()), "no error");
-  TrainingArguments a = complete();
-  a.job.tensor_model_parallel_size = 2;
-  a.job.pipeline_model_parallel_size = 2;
-  EXPECT_EQ(relation_error(a, 8), "no error");
-}
-
-TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
-  TrainingArguments a;
-  a.precision.fp16 = a.precision.bf16 = true;
-  a.lr.warmup_steps = 3;
-  a.lr.warmup_ratio = 0.1;
-  a.evaluation.strategy = "steps";
-  a.steps.max_steps = 0;
-  a.lr.min_lr = 1;
-  a.data_parallel.overlap_param_gather = true;
-  a.output.dir = "";
-  a.job.tensor_model_parallel_size = 3;
-  const std::string error = relation_error(a, 4);
-  for (const char* part :
-       {"no model", "no training data", "fp16 and bf16", "warmup_steps 3", "eval_strategy", "max_steps is 0",
-        "min_lr 1", "use_distributed_optimizer", "overlap_grad_reduce", "output_dir is empty", "3"}) {
-    EXPECT_THAT(error, HasSubstr(part));
-  }
-}
-
-TEST(ArgumentRelations, DataToEvaluateOnIsEvaluatedOn) {
-  const auto strategy = [](const std::string& given, const std::string& data, double steps) {
-    TrainingArguments a = complete();
-    if (!given.empty()) a.evaluation.strategy = given;
-    a.evaluation.data = data;
-    a.evaluation.steps = steps;
-    check_arguments(&a, 1);
-    return a.evaluation.strategy;
-  };
-  EXPECT_EQ(strategy("", "", 0), "no");
-  EXPECT_EQ(strategy("", "data", 0), "epoch");
-  EXPECT_EQ(strategy("", "data", 10), "steps");
-  EXPECT_EQ(strategy("no", "data", 10), "no");
-}
-
 TEST(Arguments, SettingsOfResumingHaveTheNamesOfMegatronAndHf) {
   const TrainingArguments a = from_yaml(
       "finetune: true\nno_load_optim: true\nno_load_rng: true\nignore_data_skip: true\n"
@@ -338,269 +277,6 @@ TEST(Arguments, SettingsOfResumingHaveTheNamesOfMegatronAndHf) {
   from_yaml("use_checkpoint_opt_param_scheduler: false\nno_save_optim: false\n");
   EXPECT_THAT(yaml_error("use_checkpoint_opt_param_scheduler: true"), HasSubstr("training_args.yaml"));
   EXPECT_THAT(yaml_error("no_save_optim: true"), HasSubstr("save_only_model"));
-}
-
-TEST(ArgumentRelations, TheBestModelNeedsEvaluationsThatAreSaved) {
-  const auto error = [](const std::string& strategy, double eval, double save) {
-    TrainingArguments a = complete();
-    a.best_model.load_at_end = true;
-    a.evaluation.data = "data";
-    a.evaluation.strategy = a.saving.strategy = strategy;
-    a.evaluation.steps = eval;
-    a.saving.steps = save;
-    a.logging.steps = 30;
-    return relation_error(a, 1);
-  };
-  for (const auto& [eval, save] :
-       std::vector<std::pair<double, double>>{{5, 5}, {5, 500}, {0, 60}, {0.1, 0.3}, {1, 7}}) {
-    EXPECT_EQ(error("steps", eval, save), "no error") << eval << " " << save;
-  }
-  for (const auto& [eval, save] :
-       std::vector<std::pair<double, double>>{{5, 4}, {5, 501}, {0, 50}, {0.2, 0.3}, {0.1, 5}}) {
-    EXPECT_THAT(error("steps", eval, save), HasSubstr("multiple of eval_steps")) << eval << " " << save;
-  }
-  EXPECT_EQ(error("epoch", 5, 4), "no error");
-  EXPECT_THAT(error("no", 5, 5), HasSubstr("but they are no and no"));
-}
-
-TEST(ArgumentRelations, SettingsOfAnAdapterNeedLoraAndLoraNeedsWeights) {
-  TrainingArguments a = complete();
-  a.model = {.path = "model", .config = ""};
-  a.finetuning.rank = 4;
-  EXPECT_THAT(relation_error(a, 1),
-              HasSubstr("but finetuning_type is full; set finetuning_type: lora, or remove them"));
-  a.finetuning.type = "lora";
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.model = {.path = "", .config = "config.json"};
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("finetuning_type is lora, but there is no --model FOLDER"));
-}
-
-TEST(ArgumentRelations, PreferencesHaveTheSettingsOfTheirStage) {
-  TrainingArguments a = complete();
-  a.preference.beta = 0.2;
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("that stage sft does not have; set stage: dpo, or remove them"));
-  a.preference.stage = "dpo";
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.preference.center_rewards_coefficient = 0.1;
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("is of reward models (stage: rm)"));
-  a.preference = {};
-  a.preference.stage = "dpo";
-  a.preference.loss = "ipo";
-  a.preference.label_smoothing = 0.1;
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("losses sigmoid and robust, not of ipo"));
-  a.preference.label_smoothing = 0;
-  a.preference.reference_free = true;
-  a.preference.precompute_reference = true;
-  EXPECT_THAT(relation_error(a, 1),
-              HasSubstr("precompute_ref_log_probs is given, but reference_free uses no reference"));
-}
-
-TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
-  const auto error_of = [](void (*change)(TrainingArguments&)) {
-    TrainingArguments a = complete();
-    a.preference.stage = "rm";
-    change(a);
-    return relation_error(a, 1);
-  };
-  EXPECT_EQ(error_of([](TrainingArguments& a) { EXPECT_LT(a.model_options.attention_dropout, 0); }), "no error");
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.attention_dropout = 0.1; }),
-              HasSubstr("a dropout of 0.1 is not supported with stage rm"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.hidden_dropout = 0.2; }),
-              HasSubstr("a dropout of 0.2 is not supported with stage rm"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.optimizer.ema_decay = 0.99; }),
-              HasSubstr("ema_decay is not supported with stage rm"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.evaluation.test_blend = {"a", "b"}; }),
-              HasSubstr("stage rm learns from pairs, which cannot be blended or split"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.data.split = {"9", "1", "0"}; }), HasSubstr("cannot be blended"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.mtp.num_layers = 1; }),
-              HasSubstr("mtp_num_layers is 1, but stage rm does not predict further tokens"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.label_smoothing_factor = 0.1; }),
-              HasSubstr("are of losses of tokens, which stage rm does not have"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.z_loss_coeff = 1e-4; }),
-              HasSubstr("are of losses of tokens"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.evaluation.accuracy = true; }),
-              HasSubstr("compute_accuracy is of tokens; stage rm has"));
-}
-
-TEST(ArgumentRelations, EightBitsAreRefusedWhereTheyMeanNothingOrWereNotTried) {
-  const auto error_of = [](const char* format, void (*change)(TrainingArguments&)) {
-    TrainingArguments a = complete();
-    a.model_options.fp8.format = format;
-    change(a);
-    return relation_error(a, 1);
-  };
-  EXPECT_EQ(error_of("hybrid", [](TrainingArguments& a) { a.model_options.fp8.amax_history_len = 16; }), "no error");
-  EXPECT_THAT(error_of("none", [](TrainingArguments& a) { a.model_options.fp8.recipe = "current"; }),
-              HasSubstr("but fp8 is none; set fp8 to hybrid or e4m3"));
-  EXPECT_THAT(error_of("hybrid", [](TrainingArguments& a) { a.model_options.fp8.recipe = "blockwise"; }),
-              HasSubstr("fp8_recipe blockwise is not supported with fp8 hybrid; use fp8 e4m3"));
-  EXPECT_THAT(error_of("e4m3",
-                       [](TrainingArguments& a) {
-                         a.model_options.fp8.recipe = "current";
-                         a.model_options.fp8.amax_history_len = 2;
-                       }),
-              HasSubstr("fp8_amax_history_len 2 means nothing with fp8_recipe current"));
-  EXPECT_THAT(error_of("hybrid", [](TrainingArguments& a) { a.preference.stage = "rm"; }),
-              HasSubstr("fp8 hybrid is not supported with stage rm"));
-}
-
-TEST(ArgumentRelations, AveragesMuonAndDropoutAreRefusedWhereTheyWereNotTried) {
-  const auto error_of = [](void (*change)(TrainingArguments&)) {
-    TrainingArguments a = complete();
-    a.optimizer.ema_decay = 0.9;
-    a.optimizer.optimizer = "muon";
-    a.model_options.hidden_dropout = 0.1;
-    change(a);
-    return relation_error(a, 1);
-  };
-  EXPECT_EQ(error_of([](TrainingArguments&) {}), "no error");
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.mtp.num_layers = 1; }),
-              HasSubstr("hidden_dropout 0.1 is not supported with mtp_num_layers 1"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.optimizer.optimizer_cpu_offload = true; }),
-              HasSubstr("optimizer_cpu_offload is not supported with optimizer: muon"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.finetuning.type = "lora"; }),
-              AllOf(HasSubstr("ema_decay is not supported with finetuning_type: lora"), HasSubstr("use adam with")));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.best_model.load_at_end = true; }),
-              HasSubstr("ema_decay is not supported with load_best_model_at_end"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) {
-                a.optimizer.ema_decay = 0;
-                a.evaluation.uses_ema = true;
-              }),
-              HasSubstr("evaluate_ema_weights is of the average that ema_decay keeps"));
-}
-
-TEST(ArgumentRelations, PredictionsAreOfTestDataThatIsNotPacked) {
-  TrainingArguments a = complete();
-  a.evaluation.predict = true;
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("do_predict is of test data"));
-  a.evaluation.test_data = "test.jsonl";
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.data.packing = true;
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("do_predict is not supported with sequence_packing"));
-}
-
-TEST(ArgumentRelations, AProfileHasAStep) {
-  TrainingArguments a = complete();
-  a.logging.profile_step_start = a.logging.profile_step_end = 3;
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.logging.profile = true;
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("profile_step_start 3 is not before profile_step_end 3"));
-}
-
-TEST(ArgumentRelations, ADataSetStandsForTheTrainingData) {
-  TrainingArguments a = complete();
-  a.dataset.name = "identity";
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and train_data (or a blend) are both given"));
-  a.data.path.clear();
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.data.split = {"9", "1", "0"};
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and split"));
-  a.data.split.clear();
-  a.dataset.name = "a,b";
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.preference.stage = "dpo";
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("pairs, which cannot be blended"));
-}
-
-TEST(ArgumentRelations, ReportsHaveWhatTheyNeed) {
-  TrainingArguments a = complete();
-  a.report.to = {"prometheus"};
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("give prometheus_port"));
-  a.report.prometheus_port = 9400;
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.report.to = {"none"};
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("report_to does not name prometheus"));
-  a.report = {};
-  a.report.to = {"none", "wandb"};
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("give none alone"));
-}
-
-TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {
-  TrainingArguments a = complete();
-  a.resume.finetune = true;
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.saving.resume_from = "out/checkpoint-5";
-  EXPECT_EQ(relation_error(a, 1), "no error");
-  a.saving.resume_from = "latest";
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("resume_from_checkpoint: latest"));
-}
-
-TEST(ArgumentRelations, WhatStartsRanksAgainNeedsRestarts) {
-  TrainingArguments a = complete();
-  a.recovery.spares = 2;
-  a.report.straggler_action = "replace";
-  EXPECT_THAT(relation_error(a),
-              AllOf(HasSubstr("spares is 2, but without max_restarts"), HasSubstr("straggler_action: replace")));
-  a.recovery.max_restarts = 1;
-  EXPECT_EQ(relation_error(a), "no error");
-}
-
-TEST(ArgumentRelations, ALossScaleIsForFp16) {
-  TrainingArguments a = complete();
-  a.loss_scaler.constant = 128;
-  EXPECT_THAT(relation_error(a), HasSubstr("fp16 only"));
-  a.precision.fp16 = true;
-  EXPECT_EQ(relation_error(a), "no error");
-  a.loss_scaler.min_scale = 1e30;
-  EXPECT_THAT(relation_error(a), HasSubstr("less than min_loss_scale"));
-}
-
-TEST(ArgumentRelations, SizesHaveToDivideTheWorld) {
-  TrainingArguments a = complete();
-  a.job.tensor_model_parallel_size = 2;
-  a.job.context_parallel_size = 2;
-  EXPECT_EQ(relation_error(a, 4), "no error");
-  EXPECT_THAT(relation_error(a, 6), HasSubstr("6"));
-  a.job.order = "tp-dp";
-  EXPECT_THAT(relation_error(a, 4), HasSubstr("order"));
-}
-
-TEST(ArgumentRelations, ASequenceIsCutIntoEqualParts) {
-  TrainingArguments a = complete();
-  a.data.seq_length = 100;
-  a.job.context_parallel_size = 2;
-  EXPECT_EQ(relation_error(a), "no error");
-  a.job.tensor_model_parallel_size = 2;
-  a.model_options.sequence_parallel = true;
-  EXPECT_THAT(relation_error(a), HasSubstr("seq_length 100 is not divisible by 8"));
-}
-
-TEST(ArgumentRelations, SequenceParallelismOfOneRankIsNone) {
-  TrainingArguments a = complete();
-  a.model_options.sequence_parallel = true;
-  check_arguments(&a, 1);
-  EXPECT_FALSE(a.model_options.sequence_parallel);
-}
-
-TEST(ArgumentRelations, SixteenBitsAccumulateInThirtyTwo) {
-  TrainingArguments a = complete();
-  a.precision.bf16 = true;
-  check_arguments(&a, 1);
-  EXPECT_TRUE(a.data_parallel.accumulate_allreduce_grads_in_fp32);
-}
-
-TEST(ArgumentRelations, AScheduleThatCannotBeIsRefused) {
-  TrainingArguments a = complete();
-  a.job.virtual_pipeline_model_parallel_size = 2;
-  EXPECT_THAT(relation_error(a), HasSubstr("virtual_pipeline_model_parallel_size 2 requires"));
-  a.job.pipeline_model_parallel_size = 4;
-  a.data.accumulation = 2;
-  EXPECT_THAT(relation_error(a), HasSubstr("micro-batches"));
-  a.data.accumulation = 4;
-  EXPECT_EQ(relation_error(a), "no error");
-  EXPECT_EQ(schedule_request(a).kind, "interleaved");
-}
-
-TEST(ArgumentRelations, ALayoutOfExpertsThatCannotBeIsRefused) {
-  TrainingArguments a = complete();
-  a.job.expert_model_parallel_size = 4;
-  EXPECT_EQ(relation_error(a), "no error");  // for some number of processes
-  EXPECT_THAT(relation_error(a, 2), HasSubstr("does not divide world size 2"));
-  a.job.tensor_model_parallel_size = 4;
-  a.job.expert_tensor_parallel_size = 1;
-  EXPECT_THAT(relation_error(a, 4), HasSubstr("requires sequence_parallel: true"));
-  a.model_options.sequence_parallel = true;
-  EXPECT_EQ(relation_error(a, 4), "no error");
 }
 
 TEST(Arguments, HelpNamesEveryArgument) {
@@ -649,40 +325,6 @@ TEST(ExtraArguments, BadNamesAndValuesAreRefused) {
   EXPECT_THAT(error_of([&] { parse_command_line(wrong, {&extra, {}}); }), HasSubstr("must be a number"));
   EXPECT_THAT(error_of([&] { parse_command_line(none, {&extra, {}}); }), HasSubstr("needs a value"));
   EXPECT_THAT(error_of([&] { parse_command_line({}, {&extra, {{"learning_rat", "1"}}}); }), HasSubstr("learning_rate"));
-}
-
-TEST(Relations, OfRunsInSamplesAndOfDocumentEnds) {
-  TrainingArguments a;
-  a.model.config = "c";
-  a.data.path = "d";
-  a.steps.train_samples = 100;
-  check_arguments(&a, 1);
-  a.steps.max_steps = 5;
-  a.lr.warmup_steps = 2;
-  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }),
-              ::testing::AllOf(HasSubstr("are both given"), HasSubstr("use warmup_samples")));
-  a.steps.max_steps = -1;
-  a.lr.warmup_steps = 0;
-  a.steps.decrease_batch_size = true;
-  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("which is not given"));
-  a.steps.global_batch_size = 7;
-  a.data.micro_batch_size = 2;
-  check_arguments(&a, 1);
-  EXPECT_EQ(a.data.accumulation, 3);
-  a.data.reset_attention_mask = true;
-  a.data.packing = true;
-  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("which sequence_packing does not have"));
-  a.data.packing = a.data.reset_attention_mask = false;
-  a.data.eod_token_id = 3;
-  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("none of which is set"));
-  a.data.eod_token_id = -1;
-  a.groups.decoupled_min_lr = 1;
-  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("without decoupled_lr"));
-  a.groups.decoupled_lr = 0.5;
-  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("decoupled_min_lr 1 is greater"));
-  a.groups = {};
-  a.evaluation.loss_only = a.evaluation.accuracy = true;
-  EXPECT_THAT(error_of([&] { check_arguments(&a, 1); }), HasSubstr("prediction_loss_only and compute_accuracy"));
 }
 
 }  // namespace

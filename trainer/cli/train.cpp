@@ -129,7 +129,9 @@ int run_train(std::vector<std::string> words) {
   if (is_first) complete_first_run(&line);
   check_places(line);
   const int64_t full = is_started ? full_world() : 0;
-  check_arguments(&line.arguments, full > 0 ? full : is_started ? environment.world : world_of(line));
+  const int64_t world = full > 0 ? full : is_started ? environment.world : world_of(line);
+  check_arguments(line.arguments, world);
+  line.arguments = resolve_arguments(line.arguments, world);
   if (line.print_config) {
     for (const std::string& note : line.notes) fmt::print(stderr, "note: {}\n", note);
     fmt::print("{}", to_yaml(line.arguments));

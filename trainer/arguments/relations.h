@@ -1,0 +1,23 @@
+// Checks of how arguments fit together, by subject; check_arguments (arguments.h) runs all of them. |a| has been
+// resolved (resolve_arguments). Pure functions.
+#pragma once
+
+#include <optional>
+
+#include "trainer/arguments/arguments.h"
+#include "trainer/arguments/problems.h"
+
+namespace concord {
+
+void check_data_relations(const TrainingArguments& a, Problems* problems);
+void check_objective_relations(const TrainingArguments& a, Problems* problems);
+
+// Returns whether there is data to evaluate on.
+bool evaluates(const TrainingArguments& a);
+
+// Returns the number of data-parallel ranks among |world|; nullopt if the other sizes do not divide it.
+std::optional<int64_t> data_parallel_size(const TrainingArguments& a, int64_t world);
+// Returns the micro-batches per step that give global_batch_size on |ranks| data-parallel ranks; nullopt if none does.
+std::optional<int64_t> accumulation_of(const TrainingArguments& a, int64_t ranks);
+
+}  // namespace concord

@@ -1,0 +1,216 @@
+// Relations between the settings of the objective, the optimizer and precision.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/optim/lr_schedule.h"
+#include "trainer/arguments/relations.h"
+
+namespace concord {
+namespace {
+
+void check_finetuning(const TrainingArguments& a, Problems* problems) {
+  const FinetuningArguments& given = a.finetuning;
+  if (given.is_lora()) {
+    if (a.model.path.empty()) {
+      problems->add("finetuning_type is lora, but --model is not set; give the HF folder of the frozen base model");
+    }
+    if (given.new_adapter && given.adapter.empty()) {
+      problems->add("create_new_adapter is set without adapter_name_or_path; an adapter is new then anyway");
+    }
+    if (given.quantization_bit == 0) return;
+    if (given.quantization_bit != 4) {
+      problems->add(fmt::format("quantization_bit is {}; must be 4, or 0 for none", given.quantization_bit));
+    }
+    if (given.init != "true") {
+      problems->add(
+          fmt::format("quantization_bit with init_lora_weights {}: what is left of the weights cannot be "
+                      "held in 4 bits; choose one of them",
+                      given.init));
+    }
+    if (a.model_options.fp8.is_on()) {
+      problems->add("quantization_bit and fp8 are both given; choose one of them");
+    }
+    return;
+  }
+  FinetuningArguments plain;
+  plain.type = given.type;
+  if (given == plain) return;
+  problems->add(fmt::format(
+      "settings of an adapter are given (lora_*, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern, "
+      "modules_to_save, adapter_name_or_path, create_new_adapter or quantization_bit), but finetuning_type is {}; set "
+      "finetuning_type: lora, or remove them",
+      given.type));
+}
+
+// Settings that have no meaning for pairs of completions.
+void check_pairs(const TrainingArguments& a, Problems* problems) {
+  const PreferenceArguments& given = a.preference;
+  if (!given.learns_pairs()) return;
+  if (a.best_model.metric.ends_with("perplexity")) {
+    problems->add(fmt::format("metric_for_best_model is {}, which stage {} does not have; use loss",
+                              a.best_model.metric, given.stage));
+  }
+  const bool has_blend = !a.data.blend.empty() || !a.evaluation.blend.empty() || !a.evaluation.test_blend.empty() ||
+                         a.dataset.name.find(',') != std::string::npos;
+  if (has_blend || !a.data.split.empty()) {
+    problems->add(fmt::format(
+        "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
+        given.stage));
+  }
+  if (a.model_options.label_smoothing_factor > 0 || a.model_options.z_loss_coeff != 0) {
+    problems->add(
+        fmt::format("label_smoothing_factor and z_loss_coeff are of losses of tokens, which stage {} does not "
+                    "have{}; remove them",
+                    given.stage, given.stage == "dpo" ? " (see dpo_label_smoothing)" : ""));
+  }
+  if (a.model_options.mtp.num_layers > 0) {
+    problems->add(fmt::format("mtp_num_layers is {}, but stage {} does not support MTP; remove it",
+                              a.model_options.mtp.num_layers, given.stage));
+  }
+  if (a.evaluation.accuracy) {
+    problems->add(fmt::format(
+        "compute_accuracy is of tokens; stage {} has eval_rewards/accuracies, the share of pairs, anyway; remove it",
+        given.stage));
+  }
+  if (given.stage == "rm" && a.logging.token_metrics == "true") {
+    problems->add("log_token_metrics is of models that predict tokens, which stage rm does not train; remove it");
+  }
+  if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
+    problems->add("sample_prompts cannot be continued by a reward model (stage rm); remove them");
+  }
+}
+
+void check_preferences(const TrainingArguments& a, Problems* problems) {
+  const PreferenceArguments& given = a.preference;
+  PreferenceArguments plain;
+  plain.stage = given.stage;
+  if (given.stage == "rm") plain.center_rewards_coefficient = given.center_rewards_coefficient;
+  if (given.stage != "dpo") {
+    if (given == plain) return;
+    problems->add(
+        fmt::format("settings of preferences are given (pref_*, dpo_label_smoothing, simpo_gamma, ld_alpha, "
+                    "reference_free, ref_model, "
+                    "precompute_ref_log_probs or center_rewards_coefficient) that stage {} does not have; set stage: "
+                    "dpo, or remove them",
+                    given.stage));
+    return;
+  }
+  if (given.center_rewards_coefficient > 0) {
+    problems->add("center_rewards_coefficient is of reward models (stage: rm); remove it");
+  }
+  if (given.label_smoothing > 0 && given.loss != "sigmoid" && given.loss != "robust") {
+    problems->add(
+        fmt::format("dpo_label_smoothing is of the losses sigmoid and robust, not of {}; remove it", given.loss));
+  }
+  if ((!given.ref_model.empty() || given.precompute_reference) && !given.uses_reference()) {
+    problems->add(fmt::format("{} is given, but {} uses no reference; remove it",
+                              given.ref_model.empty() ? "precompute_ref_log_probs" : "ref_model",
+                              given.reference_free ? "reference_free" : "pref_loss " + given.loss));
+  }
+}
+
+void check_numbers(const TrainingArguments& a, Problems* problems) {
+  if (a.precision.fp16 && a.precision.bf16) problems->add("fp16 and bf16 are both true; choose one");
+  if (a.loss_scaler.constant > 0 && !a.precision.fp16) {
+    problems->add(fmt::format("loss_scale is {:g}, but is used with fp16 only; remove it or set fp16: true",
+                              a.loss_scaler.constant));
+  }
+  if (a.precision.fp16 && a.loss_scaler.initial_scale < a.loss_scaler.min_scale) {
+    problems->add(fmt::format("initial_loss_scale {:g} is less than min_loss_scale {:g}", a.loss_scaler.initial_scale,
+                              a.loss_scaler.min_scale));
+  }
+  const int warmups = (a.lr.warmup_steps > 0) + (a.lr.warmup_samples > 0) + (a.lr.warmup_ratio > 0);
+  if (warmups > 1) {
+    problems->add(
+        fmt::format("warmup_steps {}, warmup_samples {} and warmup_ratio {:g} are mutually exclusive; set only one",
+                    a.lr.warmup_steps, a.lr.warmup_samples, a.lr.warmup_ratio));
+  }
+  problems->collect([&] { check_lr_scheduler_type(a.lr.lr_scheduler_type); });
+  if (a.lr.min_lr > a.lr.learning_rate) {
+    problems->add(fmt::format("min_lr {:g} is greater than learning_rate {:g}", a.lr.min_lr, a.lr.learning_rate));
+  }
+  const double decoupled_min = a.groups.decoupled_min_lr < 0 ? a.lr.min_lr : a.groups.decoupled_min_lr;
+  if (a.groups.decoupled_lr == 0 && a.groups.decoupled_min_lr >= 0) {
+    problems->add("decoupled_min_lr is given without decoupled_lr; set that too");
+  } else if (a.groups.decoupled_lr > 0 && decoupled_min > a.groups.decoupled_lr) {
+    problems->add(fmt::format("{} {:g} is greater than decoupled_lr {:g}; set a smaller decoupled_min_lr",
+                              a.groups.decoupled_min_lr < 0 ? "min_lr" : "decoupled_min_lr", decoupled_min,
+                              a.groups.decoupled_lr));
+  }
+}
+
+// What has not been tried together.
+void check_optimizer(const TrainingArguments& a, Problems* problems) {
+  const bool has_ema = a.optimizer.ema_decay > 0, is_muon = a.optimizer.optimizer == "muon";
+  if (!has_ema && (a.evaluation.uses_ema || a.optimizer.ema_start_step > 0)) {
+    problems->add(fmt::format("{} is of the average that ema_decay keeps; set ema_decay too, e.g. 0.999",
+                              a.evaluation.uses_ema ? "evaluate_ema_weights" : "ema_start_step"));
+  }
+  if (a.optimizer.optimizer_cpu_offload && (has_ema || is_muon)) {
+    problems->add(fmt::format("optimizer_cpu_offload is not supported with {}; remove one of them",
+                              is_muon ? "optimizer: muon" : "ema_decay"));
+  }
+  if (has_ema && (a.best_model.load_at_end || a.finetuning.is_lora())) {
+    problems->add(fmt::format("ema_decay is not supported with {}; remove one of them",
+                              a.finetuning.is_lora() ? "finetuning_type: lora" : "load_best_model_at_end"));
+  }
+  if (has_ema && a.preference.learns_pairs()) {
+    problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", a.preference.stage));
+  }
+  if (is_muon && a.finetuning.is_lora()) {
+    problems->add("optimizer: muon is for the matrices of a model; use adam with finetuning_type: lora");
+  }
+}
+
+// As TRL: the reference of a preference has none, so the model that is compared with it has none either.
+void check_dropout(const TrainingArguments& a, Problems* problems) {
+  const double most = std::max(a.model_options.hidden_dropout, a.model_options.attention_dropout);
+  if (a.preference.learns_pairs() && most > 0) {
+    problems->add(
+        fmt::format("a dropout of {:g} is not supported with stage {}; remove attention_dropout and "
+                    "hidden_dropout",
+                    most, a.preference.stage));
+  }
+  if (a.model_options.hidden_dropout > 0 && a.model_options.mtp.num_layers > 0) {
+    problems->add(fmt::format("hidden_dropout {:g} is not supported with mtp_num_layers {}; remove one of them",
+                              a.model_options.hidden_dropout, a.model_options.mtp.num_layers));
+  }
+}
+
+void check_fp8(const TrainingArguments& a, Problems* problems) {
+  const Fp8Args& fp8 = a.model_options.fp8;
+  if (!fp8.is_on()) {
+    if (fp8 != Fp8Args{}) {
+      problems->add(
+          "fp8_recipe, fp8_amax_history_len or first_last_layers_bf16 is given, but fp8 is none; set fp8 to "
+          "hybrid or e4m3, or remove them");
+    }
+    return;
+  }
+  if (fp8.recipe == "blockwise" && fp8.format != "e4m3") {
+    problems->add(fmt::format("fp8_recipe blockwise is not supported with fp8 {}; use fp8 e4m3", fp8.format));
+  }
+  if (fp8.recipe != "delayed" && fp8.amax_history_len != Fp8Args{}.amax_history_len) {
+    problems->add(fmt::format("fp8_amax_history_len {} means nothing with fp8_recipe {}; remove it",
+                              fp8.amax_history_len, fp8.recipe));
+  }
+  if (a.preference.learns_pairs()) {
+    problems->add(
+        fmt::format("fp8 {} is not supported with stage {}; remove one of them", fp8.format, a.preference.stage));
+  }
+}
+
+}  // namespace
+
+void check_objective_relations(const TrainingArguments& a, Problems* problems) {
+  check_finetuning(a, problems);
+  check_pairs(a, problems);
+  check_preferences(a, problems);
+  check_numbers(a, problems);
+  check_optimizer(a, problems);
+  check_dropout(a, problems);
+  check_fp8(a, problems);
+}
+
+}  // namespace concord
