@@ -102,7 +102,7 @@ StartedProcess Attempt::start(const ProcessCommand& command) {
   return forked ? std::move(*forked) : start_process(command);
 }
 
-// A child of this process that is no part of the attempt.
+// Whether |process| is a child of this process, but not one of the attempt.
 bool Attempt::is_other(pid_t process) const {
   return process == guard_->pid() || (options_.spares && options_.spares->owns(process)) ||
          (options_.zygote && options_.zygote->owns(process));
@@ -177,7 +177,7 @@ void Attempt::handle_stop_signal(int signal) {
   signal_all_groups(signal);
 }
 
-// |first| is the process that the signal reported: of several that have exited by now, it exited first.
+// |first| is the process that the signal reported. If several have exited by now, it exited first.
 void Attempt::collect_ended(pid_t first) {
   if (rank_of(first) < ranks_.size()) collect(P_PID, first);
   while (collect(P_ALL, 0)) {

@@ -22,22 +22,22 @@
 
 namespace concord {
 
-// How one process ended.
+// How one process exited.
 struct ProcessEnd {
   int index = 0;  // among the processes of this machine
   pid_t pid = 0;
   int wait_status = 0;     // as waitpid gives it
   double seconds = 0;      // since the attempt began
-  bool was_asked = false;  // a signal of the launcher's came first
+  bool was_asked = false;  // the launcher had sent it a signal before
 };
 
 struct AttemptResult {
-  std::vector<ProcessEnd> ends;  // in the order in which they ended
+  std::vector<ProcessEnd> ends;  // in the order in which they exited
   // The other processes that were stopped (SIGSTOP, a debugger) when the first one failed: their |index| and |pid|.
   std::vector<ProcessEnd> stopped;
   std::vector<ProcessEnd> hung;  // those that |tick| told it to kill: their |index| and |pid|
   std::optional<size_t>
-      first_failure;              // into ends: the one that failed on its own, before the launcher ended the others
+      first_failure;              // into ends: the one that failed on its own, before the launcher stopped the others
   int stop_signal = 0;            // the job, or a rank of it, was stopped with this signal; 0 if it was not
   bool output_abandoned = false;  // the last of the output was not read by anyone, and was dropped
   std::string start_error;        // why a process could not be started; empty if all could
@@ -48,8 +48,8 @@ struct AttemptResult {
   bool stopped_before_failing() const;  // the stop signal came first; what follows it may be a failure
 };
 
-// What may be done to the processes from outside, each more than the one before: nothing; they have agreed to end and
-// get the grace time for it; SIGTERM, and SIGKILL after the grace time; SIGKILL.
+// An order to stop the processes, in ascending strength: none; wait: they have agreed to exit, and get the grace time
+// for it; end: SIGTERM, and SIGKILL after the grace time; kill: SIGKILL.
 enum class AttemptOrder { none, wait, end, kill };
 
 struct AttemptOptions {

@@ -1,10 +1,9 @@
-// What follows an attempt of a job: its end, or another attempt. A pure function of what is known then, so that it can
-// be tested for every case. Threads: plain values.
+// Decides after each attempt whether the job is restarted or ends. A pure function. Threads: plain values.
 //
-// max_restarts counts failures without progress. Progress is a complete checkpoint, in memory or on the disk, that is
-// newer than the newest one at the failure before; a job that fails every hour and saves every ten minutes goes on.
-// A rank that ends with kExitUsage would do so again, and is not restarted. Where the job has saved before, its
-// settings were right: then that is a failure like any other (a disk that is not there, say).
+// max_restarts counts failures without progress. Progress is a complete checkpoint, in memory or on disk, that is newer
+// than the latest one at the previous failure: a job that fails every hour and saves every ten minutes continues.
+// A rank that exits with kExitUsage would do so again, and is not restarted. If the job has saved before, its settings
+// were right, and this is a failure like any other (for example, a file system that is not mounted).
 #pragma once
 
 #include <cstdint>
@@ -21,26 +20,26 @@ inline constexpr int kExitBadDevice = 71;  // EX_OSERR: a device or machine is a
 // How an attempt ended.
 struct AttemptEnd {
   bool succeeded = false;
-  int stop_signal = 0;            // a signal that stops the job came; 0: none
-  bool stopped_as_asked = false;  // all ranks have ended with it
-  bool can_start_again = true;    // nothing of it is left, and somebody reads the output
-  int exit_code = 1;              // of the rank that failed first; 1 as well if a signal has killed it
-  int64_t saved_step = -1;        // of the newest complete checkpoint in memory or on the disk; -1: none
-  int64_t kept_step = -1;         // of the newest one on the disk that this job has written
+  int stop_signal = 0;            // the signal that stopped the job; 0: none
+  bool stopped_as_asked = false;  // all ranks have exited because of it
+  bool can_start_again = true;    // no process of it is left, and its output is read
+  int exit_code = 1;              // exit code of the rank that failed first; 1 if a signal has killed it
+  int64_t saved_step = -1;        // step of the latest complete checkpoint in memory or on disk; -1: none
+  int64_t kept_step = -1;         // step of the latest one on disk that this job has written; -1: none
 };
 
 struct RestartPolicy {
   int max_restarts = 0;
-  int attempts = 0;         // that have ended
-  int failures = 0;         // since there was progress
+  int attempts = 0;         // number of attempts that have ended
+  int failures = 0;         // number of failures since the last progress
   int64_t saved_step = -1;  // at the last failure
 
   struct Next {
     bool restart = false;
-    int exit_code = 0;        // where it does not
-    bool progressed = false;  // since the failure before
+    int exit_code = 0;        // valid if it is not restarted
+    bool progressed = false;  // since the previous failure
   };
-  // To be called after each attempt.
+  // Call after each attempt.
   Next after(const AttemptEnd& end);
 };
 

@@ -16,7 +16,7 @@ struct SpareWorld {
   std::vector<SparePhase> spares;
   int processes = 0;  // of ranks
   bool is_training = false;
-  int deaths = 0;  // of spares and attempts that may still come
+  int deaths = 0;  // number of deaths of spares and attempts that may still happen
   auto operator<=>(const SpareWorld&) const = default;
 };
 
@@ -27,7 +27,7 @@ class SpareModel {
   }
   std::set<std::string> problems() const { return problems_; }
   size_t states() const { return seen_.size(); }
-  // Of an attempt, and of spares that were ready.
+  // The maximum in one attempt, of all spares and of those that were ready.
   int most_taken() const { return most_taken_; }
   int most_ready() const { return most_ready_; }
   bool starts_again() const { return starts_again_; }  // a spare that has died is started once more

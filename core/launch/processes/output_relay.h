@@ -27,7 +27,7 @@ class OutputRelay {
   OutputRelay(const OutputStyle& style, int first_rank, int ranks);
 
   int first_rank() const { return first_rank_; }
-  void set_first_rank(int first_rank) { first_rank_ = first_rank; }  // of an attempt; files keep their names
+  void set_first_rank(int first_rank) { first_rank_ = first_rank; }  // for the next attempt; files keep their names
   // Takes over the pipes of a process; |index| counts from first_rank.
   void attach(int index, StartedProcess* process);
 

@@ -22,8 +22,8 @@ class OutputSink {
   int fd() const { return fd_; }  // poll it for POLLOUT while not empty
   void write_some();              // never waits, provided that poll has said so
 
-  // What went wrong with it, once; empty otherwise. A sink that fails (a reader that went away, a full disk) drops all
-  // further output: the job is worth more than its log.
+  // Returns the error of the sink, once; empty if there is none. A sink that fails (a reader that went away, a
+  // full disk) drops all further output: the job is worth more than its log.
   std::string take_error();
 
  private:

@@ -12,8 +12,8 @@
 
 namespace concord {
 
-// The file that |name| means to a shell: a path where it has a '/', else the first one on |path| ("/bin:/usr/bin").
-// Throws ConfigError with what was tried.
+// Returns the file that |name| refers to in a shell: a path if it contains '/', else the first match on |path|
+// ("/bin:/usr/bin"). Throws ConfigError with the paths that were tried.
 std::string find_program(std::string_view name, std::string_view path);
 
 struct ProcessCommand {

@@ -17,7 +17,7 @@ struct RankPlace {
   int master_port = 0;
   int restart_count = 0;
   int max_restarts = 0;
-  int cores = 1;  // of this machine, as far as the launcher may use them
+  int cores = 1;  // number of cores that the launcher may use
 
   int first_rank = 0;  // on this machine
   int world = 1;
@@ -26,7 +26,7 @@ struct RankPlace {
 };
 
 // |base| ("NAME=value", the launcher's own) with the variables of |place| in it. OMP_NUM_THREADS is set to an even
-// share of the cores where there are several processes and no one has set it: all cores for each would slow all down.
+// share of the cores if there are several processes and it is not set: all cores for each would slow all of them down.
 std::vector<std::string> rank_environment(std::span<const std::string> base, const RankPlace& place);
 
 }  // namespace concord

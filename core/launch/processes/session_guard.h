@@ -1,10 +1,10 @@
 // A small process that outlives a launcher that is killed with kill -9, and then kills what the ranks left behind.
 //
 // The kernel kills every rank with the launcher (PR_SET_PDEATHSIG), but not what the rank has started. The guard
-// finds that by two signs: each rank leads a session of its own, whose number the guard knows while the rank lives; and
-// the variable CONCORD_LAUNCH_ID, which names the launcher, is inherited by all descendants, daemons included. Out of
-// reach is only a process that has both left its session and dropped or overwritten its variables, and one of another
-// user. The guard is for kill -9 alone: on every other end the launcher itself waits for, or kills, all descendants.
+// finds that by two signs: each rank leads its own session, whose id the guard knows while the rank lives; and the
+// variable CONCORD_LAUNCH_ID, which names the launcher, is inherited by all descendants, daemons included. It does not
+// find a process that has both left its session and dropped or overwritten its variables, nor one of another user.
+// The guard is for kill -9 alone: on every other end the launcher itself waits for, or kills, all descendants.
 #pragma once
 
 #include <sys/types.h>

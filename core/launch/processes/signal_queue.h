@@ -15,14 +15,14 @@
 
 namespace concord {
 
-// Those that stop a job.
+// Whether |signal| stops a job.
 inline bool is_stop_signal(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
 class SignalQueue {
  public:
   struct Entry {
     int signal;
-    pid_t sender;  // for SIGCHLD the process that ended; the kernel keeps only the first of several at the same time
+    pid_t sender;  // for SIGCHLD the process that exited; the kernel keeps only the first of several at the same time
   };
 
   SignalQueue();  // throws std::system_error, std::logic_error if there is one already

@@ -1,5 +1,5 @@
 // The spare processes of a launcher (spare_state.h): starts them one after another while a job trains, and hands them
-// over as ranks. Waits: never, but for exec. Threads: the launcher's.
+// over as ranks. Waits only for exec. Threads: launcher thread only.
 #pragma once
 
 #include <sys/types.h>
@@ -16,7 +16,7 @@ namespace concord {
 
 class SparePool {
  public:
-  // |guard| outlives it and has slots for spares from |first_slot| on.
+  // |guard| outlives it and has slots for spares, starting at |first_slot|.
   SparePool(int spares, SessionGuard* guard, int first_slot);
   ~SparePool();  // kills those that are left, and waits for their end
   SparePool(const SparePool&) = delete;
@@ -25,13 +25,13 @@ class SparePool {
   // An attempt begins: spares that have died may be started again.
   void renew();
   // While ranks train: notes which are ready, and starts the next one by |command|, whose environment is that of any
-  // rank. A spare that cannot be started is none: the job does not need it.
+  // rank. If a spare cannot be started, the job continues without it.
   void tick(ProcessCommand command);
-  // A spare that becomes a rank with |environment|; nothing where there is none.
+  // Turns a spare into a rank with |environment|; returns nullopt if there is no spare.
   std::optional<StartedProcess> take(const std::vector<std::string>& environment);
 
   bool owns(pid_t process) const;                                       // it is a spare, not a rank
-  void ended(pid_t process);                                            // to be called before its number can be reused
+  void ended(pid_t process);                                            // call before its pid can be reused
   int handed_over() const { return static_cast<int>(handed_.size()); }  // since renew()
 
  private:
@@ -49,8 +49,8 @@ class SparePool {
   int first_slot_;
   std::vector<SparePhase> phases_;
   std::vector<Spare> spares_;
-  // Of those that have become ranks in this attempt. They stay open: one that was still loading says that it is ready,
-  // and what it is to read would be gone with a connection that breaks.
+  // Sockets of spares that have become ranks in this attempt. They stay open: a spare that was still loading writes
+  // that it is ready, and a broken connection would discard what it has to read.
   std::vector<UniqueFd> handed_;
 };
 

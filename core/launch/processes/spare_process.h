@@ -1,7 +1,7 @@
-// The side of a spare process: it says that it has loaded everything, and waits until it is a rank.
+// The spare process: reports that it has loaded everything, and waits until it becomes a rank.
 //
-// Its standard input is a socket of the launcher's (spare_pool.h). It writes one byte when it is ready, and gets its
-// environment, "NAME=value" with a zero after each, until the end of the stream.
+// The standard input of a spare is a socket of the launcher's (spare_pool.h). A spare writes one byte when it is
+// ready, and gets its environment, "NAME=value" with a zero after each, until the end of the stream.
 #pragma once
 
 #include <string>

@@ -1,8 +1,7 @@
 // The launcher's side of a zygote: a process that is started like a rank, loads what ranks need and forks them.
-// libtorch takes 0.4 s of a core to load: with it that is once per machine, and a rank that is started again is there
-// at once.
+// libtorch takes 0.4 s of a core to load: with a zygote once per machine, and restarted ranks do not load it again.
 //
-// A zygote that cannot be had is none: ranks are then started as programs of their own. Threads: the launcher's.
+// If there is no zygote, ranks are started as separate programs. Threads: launcher thread only.
 #pragma once
 
 #include <sys/types.h>

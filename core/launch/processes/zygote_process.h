@@ -1,8 +1,9 @@
-// The side of a zygote: a process that has loaded what ranks need, and forks them.
+// The zygote: a process that has loaded what ranks need, and forks them.
 //
-// Its standard input is a socket of the launcher's (zygote.h). It writes one byte when it is ready. Then every request
-// is a ZygoteRequest with four descriptors (standard input, output and error of the rank, and the guard's), followed by
-// the environment, "NAME=value" with a zero after each. The answer is a ZygoteAnswer, which the new rank writes itself.
+// The standard input of a zygote is a socket of the launcher's (zygote.h). A zygote writes one byte when it is
+// ready. Then every request is a ZygoteRequest with four descriptors (standard input, output and error of the rank, and
+// the guard's), followed by the environment, "NAME=value" with a zero after each. The answer is a ZygoteAnswer, which
+// the new rank writes itself.
 #pragma once
 
 #include <sys/types.h>
@@ -22,14 +23,14 @@ struct ZygoteRequest {
 };
 
 struct ZygoteAnswer {
-  pid_t pid;      // of the rank, a child of the launcher's
-  int32_t error;  // else an errno
+  pid_t pid;      // pid of the rank, which is a child of the launcher
+  int32_t error;  // errno if there is no rank
 };
 
 bool is_zygote();
 // Serves requests. Returns in every rank that it forks: there the environment, the standard streams and the session are
-// the rank's own. In the zygote itself it never returns: it ends with the launcher, or where it has more than one
-// thread, of which fork would copy only this one.
+// the rank's own. In the zygote itself it never returns: it exits with the launcher, or if it has more than one thread,
+// because fork would copy only this one.
 void fork_ranks();
 
 }  // namespace concord

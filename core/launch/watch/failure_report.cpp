@@ -39,8 +39,8 @@ std::string stopped_text(const AttemptResult& result, int first_rank) {
 
 using LinesOf = std::function<std::vector<std::string>(int index)>;
 
-// What the first one has written or, where it has ended on its own without a word, another one; those that have ended
-// in the same way come first.
+// Returns the last lines of the process that failed first or, if it wrote nothing, of another one; those that exited in
+// the same way come first.
 std::string error_lines_text(const AttemptResult& result, int first_rank, const LinesOf& last_lines_of) {
   const ProcessEnd& first = result.ends[*result.first_failure];
   const auto quote = [](std::string text, const std::vector<std::string>& lines) {

@@ -1,5 +1,5 @@
-// What the launcher reports about a job that failed: first those that were stopped and the process that
-// failed first, then the rest in short. Pure: a value in, text out.
+// The launcher's report of a failed job: first the processes that were stopped and the one that failed first, then a
+// summary of the rest. A pure function.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,9 @@
 
 namespace concord {
 
-// |last_lines_of|: what a process of this machine wrote last to standard error. Shown are those of the one that failed
-// first or, where it has exited without a word, of another one: of ranks that fail for the same reason one says it.
+// |last_lines_of| returns the last lines of standard error of a process of this machine. The report shows those of the
+// process that failed first or, if it wrote nothing, of another one: often only one of several ranks that fail for the
+// same reason prints it.
 std::string failure_report(const AttemptResult& result, int first_rank,
                            const std::function<std::vector<std::string>(int index)>& last_lines_of);
 

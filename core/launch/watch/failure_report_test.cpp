@@ -54,7 +54,7 @@ TEST(FailureReport, SaysWhenNothingWasWritten) {
               HasSubstr("nothing was written to standard error"));
 }
 
-// Of ranks that fail for the same reason one says it, and another one may end first.
+// Only one of several ranks that fail for the same reason prints it, and another one may exit first.
 TEST(FailureReport, ShowsWhatAnotherRankHasWrittenForAll) {
   AttemptResult result = five_ranks_of_which_the_third_failed();
   EXPECT_THAT(failure_report(result, 8, wrote(3, {"one"})),

@@ -79,7 +79,7 @@ HangVerdict diagnose_hang(const std::vector<HangEvidence>& ranks) {
   std::vector<int64_t> silent;
   for (const HangEvidence& rank : ranks) {
     if (is_stopped(rank)) {
-      verdict.guilty.push_back(rank.rank);
+      verdict.culprits.push_back(rank.rank);
       verdict.lines.push_back(fmt::format("rank {} is stopped, by SIGSTOP or a debugger ({})", rank.rank, where(rank)));
     } else if (!rank.positions && rank.phase == RankPhase::start_up) {
       verdict.lines.push_back(fmt::format("rank {} is starting", rank.rank));  // answers only when it has started
@@ -92,12 +92,12 @@ HangVerdict diagnose_hang(const std::vector<HangEvidence>& ranks) {
           "rank {} is in call {} ({}) of group {} and waits for {} ({})", rank.rank, call->finished + 1,
           call->next_call, call->group, others.empty() ? "a rank that is not known" : rank_list(others), where(rank)));
     } else {
-      verdict.guilty.push_back(rank.rank);
+      verdict.culprits.push_back(rank.rank);
       verdict.lines.push_back(
           fmt::format("rank {} is in no call and keeps the others waiting ({})", rank.rank, where(rank)));
     }
   }
-  if (verdict.guilty.empty()) verdict.guilty = silent;
+  if (verdict.culprits.empty()) verdict.culprits = silent;
   return verdict;
 }
 

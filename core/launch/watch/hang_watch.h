@@ -52,23 +52,23 @@ class HangWatch {
   std::optional<std::chrono::steady_clock::time_point> last_;
 };
 
-// What is known of a rank of a job that hangs.
+// State of a rank of a job that hangs.
 struct HangEvidence {
   int64_t rank = 0;
   RankPhase phase{};
   int64_t step = 0;
-  char process_state = 'S';                             // as /proc has it: R running, S sleeping, T stopped, ...
-  std::optional<std::vector<GroupPosition>> positions;  // nothing: it did not answer
+  char process_state = 'S';                             // as in /proc: R running, S sleeping, T stopped, ...
+  std::optional<std::vector<GroupPosition>> positions;  // nullopt: it did not answer
 };
 
 struct HangVerdict {
-  std::vector<int64_t> guilty;     // ranks that others wait for and that wait for no other; empty: not known
-  std::vector<std::string> lines;  // a sentence for each rank
+  std::vector<int64_t> culprits;   // ranks that others wait for and that wait for no other; empty: not known
+  std::vector<std::string> lines;  // a message for each rank
 };
 
 // The wait-for graph over all groups: a rank that has made a call that is not finished waits for the members of that
-// group that have not made it. Those who wait for nobody or are stopped are guilty. Those who have started and do not
-// answer are where nobody else is: on a busy machine a rank may be too slow to answer.
+// group that have not made it. Ranks that are stopped or wait for no other are culprits. Ranks that have started and do
+// not answer are culprits only if there are no others: on a busy machine a rank may be too slow to answer.
 HangVerdict diagnose_hang(const std::vector<HangEvidence>& ranks);
 
 }  // namespace concord

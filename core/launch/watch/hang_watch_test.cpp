@@ -104,13 +104,13 @@ TEST_F(HangWatchTest, TimeThatNobodyWatchedDoesNotCount) {
 }
 
 // 10,000 steps of four ranks with noisy times: the limits that ranks learn (core/base/heartbeat.h) and the watch
-// together, by a clock of its own. The first steps are slower; times are log-normal, and one step in fifty takes 2.5
+// together, with a simulated clock. The first steps are slower; times are log-normal, and one step in fifty takes 2.5
 // times as long; every 100 steps there is a save, every 200 an evaluation.
 class NoisyJob {
  public:
   NoisyJob(double step_seconds, uint64_t seed) : step_seconds_(step_seconds), random_(seed) {}
 
-  // Steps until an alarm; |count| where there is none.
+  // Returns the number of steps until an alarm; |count| if there is none.
   int run(int count) {
     for (int step = 0; step < count; ++step) {
       const double warm_up = step < 3 ? 4 : 1;
@@ -198,7 +198,7 @@ GroupPosition through(const std::string& group, int64_t number) {
 TEST(ExplainHang, ARankThatIsInNoCallKeepsTheOthersWaiting) {
   const HangVerdict verdict = diagnose_hang(
       {at_calls(0, {in_call("world", 8)}), at_calls(1, {through("world", 7)}), at_calls(2, {in_call("world", 8)})});
-  EXPECT_THAT(verdict.guilty, ElementsAre(1));
+  EXPECT_THAT(verdict.culprits, ElementsAre(1));
   EXPECT_THAT(verdict.lines[0], HasSubstr("rank 0 is in call 8 (all_reduce) of group world and waits for rank 1"));
   EXPECT_THAT(verdict.lines[1], HasSubstr("rank 1 is in no call and keeps the others waiting (training, 12 steps"));
 }
@@ -206,7 +206,7 @@ TEST(ExplainHang, ARankThatIsInNoCallKeepsTheOthersWaiting) {
 TEST(ExplainHang, ARankThatStartsIsNotBlamedForOneThatIsStopped) {
   const HangVerdict verdict = diagnose_hang({{.rank = 0, .phase = RankPhase::start_up, .positions = std::nullopt},
                                              {.rank = 1, .process_state = 'T', .positions = std::nullopt}});
-  EXPECT_THAT(verdict.guilty, ElementsAre(1));
+  EXPECT_THAT(verdict.culprits, ElementsAre(1));
   EXPECT_EQ(verdict.lines[0], "rank 0 is starting");
 }
 
@@ -215,7 +215,7 @@ TEST(ExplainHang, FollowsTheGraphOverGroups) {
   const HangVerdict verdict = diagnose_hang(
       {at_calls(0, {in_call("tp0", 5), through("pp0", 2)}), at_calls(1, {through("tp0", 4), in_call("pp1", 3)}),
        at_calls(2, {through("tp1", 6), through("pp0", 2)}), at_calls(3, {in_call("tp1", 7), through("pp1", 2)})});
-  EXPECT_THAT(verdict.guilty, ElementsAre(2));
+  EXPECT_THAT(verdict.culprits, ElementsAre(2));
   EXPECT_THAT(verdict.lines[1], HasSubstr("waits for rank 3"));
   EXPECT_THAT(verdict.lines[3], HasSubstr("waits for rank 2"));
 }
@@ -226,15 +226,15 @@ TEST(ExplainHang, ASilentRankIsBlamedWhereNoneIsStopped) {
   HangEvidence silent = at_calls(2, {});
   silent.positions.reset();
   const HangVerdict verdict = diagnose_hang({at_calls(0, {in_call("world", 8)}), stopped, silent});
-  EXPECT_THAT(verdict.guilty, ElementsAre(1));
-  EXPECT_THAT(diagnose_hang({at_calls(0, {in_call("world", 8)}), silent}).guilty, ElementsAre(2));
+  EXPECT_THAT(verdict.culprits, ElementsAre(1));
+  EXPECT_THAT(diagnose_hang({at_calls(0, {in_call("world", 8)}), silent}).culprits, ElementsAre(2));
   EXPECT_THAT(verdict.lines[0], HasSubstr("waits for ranks 1 and 2"));
   EXPECT_THAT(verdict.lines[1], HasSubstr("stopped"));
   EXPECT_THAT(verdict.lines[2], HasSubstr("does not answer"));
 }
 
 TEST(ExplainHang, NobodyIsNamedWhereAllWait) {
-  EXPECT_THAT(diagnose_hang({at_calls(0, {in_call("world", 8)}), at_calls(1, {in_call("world", 8)})}).guilty,
+  EXPECT_THAT(diagnose_hang({at_calls(0, {in_call("world", 8)}), at_calls(1, {in_call("world", 8)})}).culprits,
               IsEmpty());
 }
 

@@ -11,13 +11,13 @@
 namespace concord {
 namespace {
 
-// A rank answers from a thread of its own, within two periods of its watchdog.
+// A rank answers from its watchdog thread, within two periods.
 constexpr std::chrono::milliseconds kAnswerTime{250};
 constexpr std::chrono::milliseconds kStacksTime{300};
-// Where no rank of this machine is to blame, before one is blamed nevertheless.
+// Time for the other launchers to find a culprit, if this machine has none, before one of its ranks is blamed.
 constexpr std::chrono::seconds kOthersTime{3};
 
-// As /proc has it; Z, as of a process that has ended, if there is none.
+// Returns the state as in /proc; Z, as for a zombie, if there is no such process.
 char state_of(pid_t process) {
   ProcessEntry entry;
   const bool is_there = process > 0 && parse_process_stat(read_process_file(process, "stat"), &entry);
@@ -108,26 +108,26 @@ std::vector<int> JobWatch::explain(std::span<const pid_t> processes) {
   std::vector<HangEvidence> all;
   for (size_t i = 0; i < processes.size(); ++i) all.push_back(evidence(static_cast<int>(i), processes[i]));
   const HangVerdict verdict = diagnose_hang(all);
-  if (options_.has_others && verdict.guilty.empty() && !others_until_) {
+  if (options_.has_others && verdict.culprits.empty() && !others_until_) {
     others_until_ = Clock::now() + kOthersTime;
     is_reported_ = false;
     return {};
   }
   const int first = options_.first_rank;
-  std::vector<int> guilty;
-  for (const int64_t rank : verdict.guilty) guilty.push_back(static_cast<int>(rank) - first);
-  if (guilty.empty()) guilty.push_back(overdue_->index);
+  std::vector<int> culprits;
+  for (const int64_t rank : verdict.culprits) culprits.push_back(static_cast<int>(rank) - first);
+  if (culprits.empty()) culprits.push_back(overdue_->index);
   std::string text = fmt::format("concord launch: rank {} has made no progress for {:.1f} s in {} (limit {:.1f} s)",
                                  first + overdue_->index, overdue_->silent_seconds, to_string(overdue_->phase),
                                  overdue_->limit_seconds);
   for (const std::string& line : verdict.lines) text += "\n  " + line;
   say_(text);
-  for (const int index : guilty) {
+  for (const int index : culprits) {
     log_->hung(options_.attempt, first + index, verdict.lines.at(static_cast<size_t>(index)));
   }
-  show_stacks(guilty, processes);
+  show_stacks(culprits, processes);
   if (!options_.kills) return {};
-  return guilty;
+  return culprits;
 }
 
 }  // namespace concord

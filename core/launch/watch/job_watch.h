@@ -1,7 +1,7 @@
-// Watches the ranks of an attempt by what they write on the board: says when all of them train, and when one is silent
-// for too long asks all of them where they are, says who keeps the others waiting, and names whom to kill.
+// Watches the ranks of an attempt through the job board: reports when all of them train; when one is silent for too
+// long, asks all of them where they are, reports which ranks keep the others waiting, and returns the ones to kill.
 //
-// Threads: the launcher's one. It does a part of its work at each tick; it waits only, and briefly, for the stacks of a
+// Threads: launcher thread only. It does a part of its work at each tick, and waits only, briefly, for the stacks of a
 // rank that hangs.
 #pragma once
 
@@ -20,17 +20,17 @@ namespace concord {
 class JobWatch {
  public:
   struct Options {
-    int first_rank = 0;  // of this machine
-    int ranks = 0;       // that run on it; the board may have room for more
+    int first_rank = 0;  // first rank of this machine
+    int ranks = 0;       // number of ranks on this machine; the board may have room for more
     int attempt = 0;
-    bool kills = false;       // a rank that hangs is killed, because the job can go on without it
+    bool kills = false;       // a rank that hangs is killed, because the job can be restarted
     bool has_others = false;  // on other machines, whose launchers may find the one that all wait for
   };
   using Say = std::function<void(const std::string& line)>;
   JobWatch(JobBoard* board, RecoveryLog* log, Options options, Say say);
 
-  // About every HangWatch::kTick, with the processes in order; 0: has ended. Returns which of them to kill.
   bool is_training() const { return is_training_; }  // every rank has done a step
+  // Call about every HangWatch::kTick, with the processes in order (0: has exited). Returns the indices to kill.
   std::vector<int> tick(std::span<const pid_t> processes);
 
  private:
@@ -52,7 +52,7 @@ class JobWatch {
   std::optional<TimedOutRank> overdue_;  // while the ranks are asked
   Clock::time_point asked_;
   bool is_reported_ = false;                       // once per silence
-  std::optional<Clock::time_point> others_until_;  // the other launchers have the first word until then
+  std::optional<Clock::time_point> others_until_;  // until then the other launchers may find the culprit
 };
 
 }  // namespace concord
