@@ -21,6 +21,7 @@
 #include "core/base/job_board.h"
 #include "core/launch/job/attempt.h"
 #include "core/launch/job/job_run.h"
+#include "core/launch/job/rendezvous_backend.h"
 #include "core/launch/job/restart_policy.h"
 #include "core/launch/processes/rank_environment.h"
 #include "core/launch/processes/spare_process.h"
@@ -71,7 +72,9 @@ void check(const LaunchOptions& options, std::span<const std::string> command) {
   if (!std::isfinite(options.grace_seconds) || options.grace_seconds < 0 || options.grace_seconds > 1e6) {
     throw ConfigError(fmt::format("--grace is {}; must be >= 0 seconds", options.grace_seconds));
   }
-  if (options.nnodes > 1 && options.master_addr.empty()) {
+  check(options.rendezvous, options.nnodes > 1 && options.max_restarts > 0);
+  const bool uses_etcd = options.rendezvous.uses_etcd();
+  if (options.nnodes > 1 && options.master_addr.empty() && !uses_etcd) {
     throw ConfigError(
         fmt::format("--nnodes is {} but --master_addr is missing; on every machine, set it to the address of the one "
                     "with --node_rank 0",
@@ -80,7 +83,8 @@ void check(const LaunchOptions& options, std::span<const std::string> command) {
   if (command.empty() || command.front().empty()) {
     throw ConfigError("no command; give it after --, e.g. concord launch --nproc 2 -- ./program");
   }
-  const bool serves = options.node_rank == 0 && options.master_port != 0 && options.nproc * int64_t{options.nnodes} > 1;
+  const bool serves =
+      options.node_rank == 0 && options.master_port != 0 && !uses_etcd && options.nproc * int64_t{options.nnodes} > 1;
   if (serves && !port_is_free(options.master_port)) {
     throw ConfigError(fmt::format("--master_port {} is in use on this machine; choose another{}", options.master_port,
                                   options.nnodes == 1 ? ", or omit it to use a free port" : " on all machines"));
@@ -134,7 +138,7 @@ class MemoryFolder {
     if (path_.empty() || ::mkdir(path_.c_str(), 0700) == 0) return;
     const char* wanted = std::getenv(kMemoryDirVariable);
     if (wanted == nullptr || *wanted == 0) {
-      path_.clear();  // a machine without /dev/shm: restarts go on from the disk
+      path_.clear();  // a machine without /dev/shm: restarts resume from disk
     } else {
       throw ConfigError(fmt::format("cannot create {}: {}; set {} to another folder in memory (a tmpfs)", path_,
                                     std::generic_category().message(errno), kMemoryDirVariable));
@@ -255,11 +259,7 @@ class Launcher {
   }
 
   int run_with_leader() {
-    int asked = 0;  // the signal that has come while there were no ranks
-    JobRun job(
-        job_options(), [this](const std::string& line) { relay_.say(line); },
-        [&] { return (asked = take_stop_signal()) != 0; });
-    if (asked != 0) return 128 + asked;
+    JobRun job(job_options(), leader_store(), [this](const std::string& line) { relay_.say(line); });
     int attempt = 0;
     for (;;) {
       std::optional<AttemptStart> start;
@@ -275,7 +275,7 @@ class Launcher {
     return job.exit_code();
   }
 
-  // The leader knows where the cause is; the ranks here may have ended because it said so.
+  // The leader knows the cause of a failure; the ranks here may have exited on its command.
   void run_attempt(const AttemptStart& start, JobRun* job) {
     bool is_told = false;
     const auto orders = [&](const AttemptResult& so_far) {
@@ -317,30 +317,34 @@ class Launcher {
     return 0;
   }
 
+  int leader_port() const { return options_.master_port != 0 ? options_.master_port : kTorchrunPort; }
+  std::unique_ptr<LeaderStore> leader_store() const {
+    if (options_.rendezvous.uses_etcd()) return open_etcd(options_.rendezvous, options_.rejoin_seconds);
+    return std::make_unique<FixedLeader>(options_.node_rank == 0, options_.master_addr, leader_port());
+  }
+
   JobRunOptions job_options() const {
     const char* token = std::getenv(kJobToken);
     const int all = options_.nproc * options_.nnodes;
     return {.node = options_.node_rank,
             .nnodes = options_.nnodes,
             .nproc = options_.nproc,
-            .master_addr = options_.master_addr,
-            .master_port = options_.master_port != 0 ? options_.master_port : kTorchrunPort,
-            .leader_file = options_.leader_file,
+            .local_address = options_.rendezvous.local_addr,
+            .port = options_.rendezvous.uses_etcd() ? 0 : leader_port(),
             .token = token != nullptr ? token : "",
             .job = launch_id_,
             .worlds = options_.worlds.empty() ? std::vector<int>{all} : options_.worlds,
-            .together = options_.together,
+            .colocated_ranks = options_.colocated_ranks,
             .max_restarts = options_.max_restarts,
             .kills_at_once = options_.recovers,
             .grace = std::chrono::duration<double>(options_.grace_seconds),
             .rejoin_timeout = std::chrono::duration<double>(options_.rejoin_seconds)};
   }
 
-  // False if nobody reads it.
+  // Returns false if the output is not read.
   bool write_output(const AttemptResult& result) {
-    // If nobody reads the output, write only what does not block.
     OutputRelay::Deadline patience;
-    if (result.output_abandoned) patience = std::chrono::steady_clock::now();
+    if (result.output_abandoned) patience = std::chrono::steady_clock::now();  // writes only what does not block
     return drain_output(&relay_, &signals_, patience);
   }
 

@@ -39,6 +39,14 @@ def enter_user_namespace():
         os.execvp(words[0], [*words, *sys.orig_argv])
 
 
+def is_running(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return bool(file.read())  # a zombie has none
+    except OSError:
+        return False
+
+
 def skip(why):
     print(f"skipped: {why}")
     sys.exit(SKIP)

@@ -356,12 +356,21 @@ constexpr PlaceOption kPlaceOptions[] = {{"nproc", &CommandLine::nproc, 1, 4096}
                                          {"node_rank", &CommandLine::node_rank, 0, (1 << 15) - 1},
                                          {"master_port", &CommandLine::master_port, 1, 65535}};
 
+const std::map<std::string, std::string RendezvousOptions::*> kRendezvousOptions = {
+    {"rdzv_backend", &RendezvousOptions::backend},
+    {"rdzv_endpoint", &RendezvousOptions::endpoint},
+    {"rdzv_id", &RendezvousOptions::id},
+    {"rdzv_conf", &RendezvousOptions::conf},
+    {"local_addr", &RendezvousOptions::local_addr}};
+
 void take_program_option(const Option& option, CommandLine* line, Problems* problems) {
   const auto place = std::ranges::find(kPlaceOptions, option.name, &PlaceOption::name);
   if (option.name == "config") {
     return;  // read before
   } else if (option.name == "master_addr") {
     line->master_addr = option.value.value_or("");
+  } else if (const auto text = kRendezvousOptions.find(option.name); text != kRendezvousOptions.end()) {
+    line->rendezvous.*(text->second) = option.value.value_or("");
   } else if (place != std::ranges::end(kPlaceOptions)) {
     const std::optional<int64_t> number = parse_number<int64_t>(option.value.value_or(""));
     if (number && *number >= place->least && *number <= place->most) {
@@ -382,7 +391,7 @@ void take_program_option(const Option& option, CommandLine* line, Problems* prob
 void take_option(const Option& option, CommandLine* line, Reading* reading) {
   static const std::set<std::string> program = {"config",      "nproc", "nnodes",       "node_rank", "master_addr",
                                                 "master_port", "help",  "print_config", "json"};
-  if (program.contains(option.name)) {
+  if (program.contains(option.name) || kRendezvousOptions.contains(option.name)) {
     take_program_option(option, line, &reading->problems);
     return;
   }

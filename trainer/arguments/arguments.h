@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/mesh/rendezvous_options.h"
 #include "core/schedule/schedules.h"
 #include "trainer/arguments/extra_arguments.h"
 #include "trainer/arguments/training_arguments.h"
@@ -40,6 +41,7 @@ struct CommandLine {
   int64_t node_rank = 0;           // of this one
   std::string master_addr;         // of the one with node_rank 0
   int64_t master_port = 0;         // there; 0: the default
+  RendezvousOptions rendezvous;    // how launchers find their leader
   bool print_config = false;
   bool help = false;
   bool json = false;

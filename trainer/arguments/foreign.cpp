@@ -410,8 +410,9 @@ const IgnoredArguments* find_ignored_argument(std::string_view name) {
 }
 
 bool is_known_name(std::string_view name) {
-  constexpr std::string_view kProgram[] = {"config",      "nproc", "nnodes",       "node_rank", "master_addr",
-                                           "master_port", "help",  "print_config", "json"};
+  constexpr std::string_view kProgram[] = {"config",        "nproc",   "nnodes",       "node_rank", "master_addr",
+                                           "master_port",   "help",    "print_config", "json",      "rdzv_backend",
+                                           "rdzv_endpoint", "rdzv_id", "rdzv_conf",    "local_addr"};
   return std::ranges::find(kProgram, name) != std::ranges::end(kProgram) || find_argument(name) != nullptr ||
          find_ignored_argument(name) != nullptr || find_refused_argument(name) != nullptr;
 }

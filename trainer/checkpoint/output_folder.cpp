@@ -32,11 +32,19 @@ constexpr std::string_view kCheckpoint = "checkpoint-";
 constexpr const char* kSetAside = ".not-on-all-machines";
 constexpr const char* kModelFolder = "model";
 constexpr const char* kAverageFolder = "ema_model";
-constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl", "eval_metrics.jsonl", "test_results.json",
-                                             "samples.jsonl", "rank_times.jsonl",   "trainer_state.json",
-                                             "runs",          "report.html",        kLeaderFile,
-                                             kModelFolder,    kAverageFolder,       "predictions.jsonl",
-                                             "profile",       "training_args.yaml"};
+constexpr std::string_view kFilesOfARun[] = {"metrics.jsonl",
+                                             "eval_metrics.jsonl",
+                                             "test_results.json",
+                                             "samples.jsonl",
+                                             "rank_times.jsonl",
+                                             "trainer_state.json",
+                                             "runs",
+                                             "report.html",
+                                             kModelFolder,
+                                             kAverageFolder,
+                                             "predictions.jsonl",
+                                             "profile",
+                                             "training_args.yaml"};
 
 bool is_model_folder(const fs::path& path) {
   std::error_code error;

@@ -17,7 +17,6 @@
 namespace concord {
 
 inline constexpr const char* kRunMark = ".concord-run.json";
-inline constexpr const char* kLeaderFile = "leader.txt";  // written by the launchers of a job on several machines
 
 struct OutputRequest {
   std::filesystem::path folder;

@@ -28,10 +28,10 @@ The processes get torchrun's environment variables (RANK, WORLD_SIZE, LOCAL_RANK
 Ctrl-C, SIGTERM and SIGHUP are forwarded to them; a second signal kills them. When one process fails, the others are
 stopped and its error is shown first.
 Launchers on several machines with --max_restarts are led by the one with --node_rank 0, at --master_port: all restart
-together, and a launcher that is lost may be started again within --rejoin_timeout. If the leader is lost, the others
-elect another one, where they are more than half. One with a --node_rank from --nnodes
-on is a spare machine: it waits and takes the place of one that is lost. Set CONCORD_JOB_TOKEN to the same
-random text on all machines.
+together, and a launcher that is lost may be started again within --rejoin_timeout. If the leader is lost and is not
+started again in that time, the others exit with code 75. With --rdzv_backend etcd the launchers elect their leader in
+etcd, and another one leads after its machine is lost. A launcher with a --node_rank of --nnodes or more is a spare
+machine: it waits and takes the place of one that is lost. Set CONCORD_JOB_TOKEN to the same random text on all machines.
 Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal; 75 a
 training failed that has written a checkpoint: requeue; 71 a device is at fault: requeue without it.)";
 
@@ -86,7 +86,21 @@ std::vector<std::string> resolve(const CLI::App& program, std::vector<std::strin
   return command;
 }
 
-// They print and end, as --help does.
+// Named as torchrun's.
+void add_rendezvous_options(CLI::App* app, RendezvousOptions* options) {
+  app->add_option("--rdzv_backend", options->backend,
+                  "static: machine 0 leads; etcd: the launchers elect their leader there")
+      ->capture_default_str();
+  app->add_option("--rdzv_endpoint", options->endpoint, "for etcd: HOST:2379[,...] or https://HOST:2379[,...]");
+  app->add_option("--rdzv_id", options->id, "for etcd: name of this job, the same on all machines");
+  app->add_option("--rdzv_conf", options->conf,
+                  "for etcd: NAME=VALUE[,...] of cacert, cert, key, user, password, protocol and lease_ttl; the first "
+                  "five default to etcdctl's ETCDCTL_CACERT and so on");
+  app->add_option("--local_addr", options->local_addr,
+                  "for etcd: address of this machine (default: the one from which it reaches etcd)");
+}
+
+// Print and exit, like --help.
 void add_rules_flags(CLI::App* app) {
   const auto add = [&](const char* name, std::string (*text)(const JobRules&), const char* help) {
     app->add_flag_callback(
@@ -119,6 +133,7 @@ void add_launch_command(CLI::App* program, int* exit_code) {
                          "address of machine 0 (default for one machine: 127.0.0.1)");
   launch_app->add_option("--master_port", options.master_port,
                          "port on machine 0 (default for one machine: any free port; for several: 29500)");
+  add_rendezvous_options(launch_app, &options.rendezvous);
   launch_app
       ->add_option("--max_restarts", options.max_restarts,
                    "how many times to restart all processes after failures without progress")

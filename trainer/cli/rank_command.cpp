@@ -14,7 +14,9 @@ namespace concord {
 namespace {
 
 // What says where processes are started, with '_' for '-'.
-constexpr std::string_view kPlaces[] = {"__nproc", "__nnodes", "__node_rank", "__master_addr", "__master_port"};
+constexpr std::string_view kPlaces[] = {"__nproc",       "__nnodes",       "__node_rank",     "__master_addr",
+                                        "__master_port", "__rdzv_backend", "__rdzv_endpoint", "__rdzv_id",
+                                        "__rdzv_conf",   "__local_addr"};
 
 }  // namespace
 

@@ -39,6 +39,9 @@ constexpr const char* kTrainUsage = R"(concord train [--config FILE.yaml] [--npr
   --nnodes M --node_rank R --master_addr HOST [--master_port P]
                     on each of M machines, with R from 0: one job on all of them; with max_restarts, one with R
                     from M on is a spare machine, which takes the place of one that is lost
+  --rdzv_backend etcd --rdzv_endpoint HOST:2379[,...] --rdzv_id NAME [--rdzv_conf NAME=VALUE,...] [--local_addr HOST]
+                    instead of --master_addr, with max_restarts: the launchers elect their leader in etcd, and another
+                    one leads when its machine is lost
   --print_config    print the arguments and exit
   --json            print the result as JSON on standard output, and nothing else there
 Names may also be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
@@ -96,11 +99,11 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words, s
   options.max_restarts = static_cast<int>(line.arguments.recovery.max_restarts);
   options.spares = static_cast<int>(line.arguments.recovery.spares);
   options.rejoin_seconds = line.arguments.recovery.rejoin_timeout;
-  options.leader_file = line.arguments.output.dir + "/" + kLeaderFile;
+  options.rendezvous = line.rendezvous;
   if (line.arguments.recovery.allow_fewer_ranks) {
     options.worlds = allowed_world_sizes(line.arguments, world_of(line));
     const int64_t tensor = line.arguments.job.tensor_model_parallel_size;
-    if (line.nproc % tensor == 0) options.together = static_cast<int>(tensor);
+    if (line.nproc % tensor == 0) options.colocated_ranks = static_cast<int>(tensor);
   }
   options.recovers = true;
   options.forks_ranks = true;

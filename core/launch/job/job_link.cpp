@@ -33,8 +33,7 @@ std::string text_of(int error) {
   if (error == SealedConnection::kWrongSecret) {
     return "authentication failed: CONCORD_JOB_TOKEN differs, or the peer belongs to another job";
   }
-  return error == SealedConnection::kNoPeer ? "what listens there is no launcher of this version"
-                                            : std::strerror(error);
+  return error == SealedConnection::kNoPeer ? "the peer is not a launcher of this version" : std::strerror(error);
 }
 
 }  // namespace
@@ -196,7 +195,7 @@ void JobLink::accept_all() {
     UniqueFd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket) return;
     add(std::move(socket), false);
-    // The oldest stranger makes room: a flood cannot keep out those who say who they are at once.
+    // The oldest stranger makes room: a flood cannot keep out peers that authenticate immediately.
     const std::lock_guard lock(mutex_);
     const auto is_stranger = [](const auto& entry) { return !entry.second->connection.is_known(); };
     if (static_cast<size_t>(std::ranges::count_if(peers_, is_stranger)) <= kMaxStrangers) continue;
@@ -219,7 +218,7 @@ void JobLink::read(Peer* peer) {
 
 void JobLink::write(Peer* peer) {
   peer->connection.flush();
-  // The other side sees the end after all that was sent; closing at once could lose it.
+  // The peer sees the end after everything that was sent; closing the socket here could lose some of it.
   if (peer->is_dropped && peer->connection.unsent() == 0) ::shutdown(peer->connection.descriptor(), SHUT_WR);
 }
 
@@ -240,7 +239,7 @@ void JobLink::keep_time(Peer* peer) {
   write(peer);
 }
 
-// A stranger goes without a word.
+// The loss of a stranger is not reported.
 void JobLink::lose(Peer* peer, const std::string& why, bool was_silent) {
   const bool is_stranger = !peer->connection.is_known() && !peer->is_leader;
   peer->connection.close();

@@ -1,20 +1,19 @@
-// The connections between the launchers of a job: one listens, the others connect, and each hears the others' messages.
+// Connections between the launchers of a job: the leader listens, and the others connect to it.
 //
 // Only processes with the job's token can take part: the connections are sealed (platform/base/sealed_connection.hpp).
 // A connection that does not authenticate within five seconds, sends something else or exceeds the limit for
 // unauthenticated ones is dropped without effect on the others. Without a token anyone who can reach the port can take
 // part.
 //
-// A thread of its own sends and receives, so that a launcher that is busy is not taken for lost; every half second it
-// says that it is alive. A peer is lost when its connection ends, or when it is silent for five seconds. The launcher
-// takes what has come by take(). Nothing waits but try_join and close.
+// A dedicated thread sends and receives, so that a busy launcher does not appear lost, and sends a heartbeat every half
+// second. A peer is lost when its connection ends, or when it is silent for five seconds. Only try_join and close wait.
 //
 // Example, given const std::string& token:
 //   const auto leader = JobLink::serve("127.0.0.1", 29500, token);
 //   std::string why;
 //   const auto member = JobLink::try_join("127.0.0.1", 29500, token, std::chrono::seconds(10), &why);
-//   member->send(JobLink::kLeader, {.kind = JobMessage::Kind::hello, .numbers = {1, 2, 4, 3, 0, 7, 29501, -1, -1, 0}});
-//   for (const JobLink::Received& heard : leader->take()) { /* heard.peer, heard.message */ }
+//   member->send(JobLink::kLeader, {.kind = JobMessage::Kind::hello, .numbers = {1, 2, 4, 3, 0, 7, -1, -1, 0, 1}});
+//   for (const JobLink::Received& received : leader->take()) { /* received.peer, received.message */ }
 #pragma once
 
 #include <chrono>
@@ -37,35 +36,36 @@ namespace concord {
 
 class JobLink {
  public:
-  static constexpr int kLeader = 0;  // the peer of one that has joined
+  static constexpr int kLeader = 0;  // peer number of the leader, in launchers that have joined it
   static constexpr std::chrono::milliseconds kAliveEvery{500};
   static constexpr std::chrono::milliseconds kPeerTimeout{5000};
 
-  // Listens at |host|:|port| (core/mesh/store/sockets.h); port 0: any. Throws ConfigError where it cannot.
+  // Listens at |host|:|port| (core/mesh/store/sockets.h); port 0: any. Throws ConfigError if it cannot.
   static std::unique_ptr<JobLink> serve(const std::string& host, int port, const std::string& token);
-  // Connects to it. Null where nobody listens, with the reason. Waits: |limit| at most.
+  // Connects to a leader. Returns null, and the reason in |why|, if nothing listens there. Waits: at most |limit|.
   static std::unique_ptr<JobLink> try_join(const std::string& host, int port, const std::string& token,
                                            std::chrono::milliseconds limit, std::string* why);
   ~JobLink();
   JobLink(const JobLink&) = delete;
   JobLink& operator=(const JobLink&) = delete;
 
-  int port() const { return port_; }                           // where it listens
-  const std::string& own_address() const { return address_; }  // of this machine, as the one that it has joined sees it
+  int port() const { return port_; }                           // the port at which it listens
+  const std::string& own_address() const { return address_; }  // this machine's, as the leader sees it
 
-  // What has come since the last call, in the order of each peer.
+  // A message or the loss of a peer.
   struct Received {
-    int peer = 0;  // a number for each connection, never used twice; it is known once its first message was genuine
-    std::optional<JobMessage> message;  // nothing: it is lost, and
-    std::string why = {};               // says why
-    bool was_silent = false;            // its connection had not ended: it may still live
+    int peer = 0;                       // number of the connection, never reused
+    std::optional<JobMessage> message;  // nullopt: the peer is lost
+    std::string why = {};               // why it is lost
+    bool was_silent = false;            // it was lost by its silence, and may still run
   };
+  // Returns everything since the last call; each peer's messages are in order.
   std::vector<Received> take();
 
   void send(int peer, const JobMessage& message);
-  void set_heartbeat(const JobMessage& message);  // from now on, instead of an alive without numbers
-  void drop(int peer);                            // what was sent to it still goes out; nothing more is heard of it
-  // Waits: until all that was sent has gone out and the peers have closed, at most |limit|.
+  void set_heartbeat(const JobMessage& message);  // sent from now on instead of an alive without numbers
+  void drop(int peer);  // closes the connection after everything that was sent; nothing more is received
+  // Waits until everything has been sent and the peers have closed, at most |limit|.
   void close(std::chrono::milliseconds limit);
 
  private:

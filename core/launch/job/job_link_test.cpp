@@ -24,9 +24,8 @@ const std::string kMagic(SealedConnection::kMagic);
 
 TEST(JobMessage, ComesBackAsItWas) {
   for (const JobMessage& message :
-       {JobMessage{.kind = MessageKind::hello,
-                   .numbers = {1, 2, 4, 3, 1, 7, 29501, -1, -1, 0, 1},
-                   .text = "process 12 on node|3"},
+       {JobMessage{
+            .kind = MessageKind::hello, .numbers = {1, 2, 4, 3, 1, 7, -1, -1, 0, 1}, .text = "process 12 on node|3"},
         JobMessage{.kind = MessageKind::start, .numbers = {2, 29511, 4, 2, 0, 1}},
         JobMessage{.kind = MessageKind::alive}, JobMessage{.kind = MessageKind::alive, .numbers = {-1, 40}},
         ended_message(3, {.has_failed = true, .failed_slot = 1, .exit_code = 71})}) {
@@ -126,7 +125,7 @@ TEST_F(Link, StrangersDoNotDisturb) {
   EXPECT_EQ(next(*member).message->numbers, std::vector<int64_t>{7});
 }
 
-// What a member has sent, sent again by somebody who has seen it, is not accepted: the numbers differ.
+// A replayed message is rejected: the sequence numbers differ.
 TEST_F(Link, ARepeatedMessageIsRefused) {
   HeldPort other_port;
   auto other = JobLink::serve(kHost, other_port.port(), "secret");  // to see what a genuine member sends

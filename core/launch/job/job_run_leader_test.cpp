@@ -18,22 +18,21 @@ class OneLeader : public ::testing::Test {
  protected:
   struct Member {
     std::unique_ptr<JobLink> link;
-    std::vector<JobMessage> heard;
+    std::vector<JobMessage> received;
     bool is_lost = false;
   };
   OneLeader() {
-    leader_ = std::make_unique<JobRun>(
-        JobRunOptions{.node = 0,
-                      .nnodes = 3,
-                      .nproc = 2,
-                      .master_addr = "127.0.0.1",
-                      .master_port = port_.port(),
-                      .token = "secret",
-                      .job = "job",
-                      .worlds = {6},
-                      .max_restarts = 3,
-                      .kills_at_once = true},
-        [this](const std::string& line) { said_ += line + "\n"; }, [] { return false; });
+    leader_ = std::make_unique<JobRun>(JobRunOptions{.node = 0,
+                                                     .nnodes = 3,
+                                                     .nproc = 2,
+                                                     .port = port_.port(),
+                                                     .token = "secret",
+                                                     .job = "job",
+                                                     .worlds = {6},
+                                                     .max_restarts = 3,
+                                                     .kills_at_once = true},
+                                       std::make_unique<FixedLeader>(true, "127.0.0.1", port_.port()),
+                                       [this](const std::string& line) { said_ += line + "\n"; });
   }
   static JobHello hello(int node) {
     return {.node = node,
@@ -43,36 +42,34 @@ class OneLeader : public ::testing::Test {
             .max_restarts = 3,
             .worlds = 1,
             .launcher = 100 + node,
-            .port = 4000 + node,
-            .address = "10.0.0.1",
             .who = "process " + std::to_string(node)};
   }
   Member join(const JobHello& hello) {
     std::string why;
-    Member member{.link = JobLink::try_join("127.0.0.1", port_.port(), "secret", 60s, &why), .heard = {}};
+    Member member{.link = JobLink::try_join("127.0.0.1", port_.port(), "secret", 60s, &why), .received = {}};
     member.link->send(JobLink::kLeader, hello_message(hello));
     return member;
   }
-  // Until |member| has heard |count| messages.
+  // Until |member| has received |count| messages.
   void pump(Member* member, size_t count) {
-    for (int i = 0; i < 60'000 && member->heard.size() < count && !member->is_lost; ++i) {
+    for (int i = 0; i < 60'000 && member->received.size() < count && !member->is_lost; ++i) {
       leader_->pump();
-      for (JobLink::Received& heard : member->link->take()) {
-        if (heard.message) member->heard.push_back(*heard.message);
-        member->is_lost = !heard.message;
+      for (JobLink::Received& received : member->link->take()) {
+        if (received.message) member->received.push_back(*received.message);
+        member->is_lost = !received.message;
       }
       std::this_thread::sleep_for(1ms);
     }
-    ASSERT_GE(member->heard.size(), count) << said_;
+    ASSERT_GE(member->received.size(), count) << said_;
   }
   std::string refusal(JobHello hello) {
     Member member = join(hello);
     pump(&member, 1);
-    return member.heard.empty() ? "" : pack(member.heard[0]);
+    return member.received.empty() ? "" : pack(member.received[0]);
   }
   static std::vector<JobMessage::Kind> kinds(const Member& member) {
     std::vector<JobMessage::Kind> found;
-    for (const JobMessage& message : member.heard) found.push_back(message.kind);
+    for (const JobMessage& message : member.received) found.push_back(message.kind);
     return found;
   }
   static void say(const Member& member, const JobMessage& message) { member.link->send(JobLink::kLeader, message); }
@@ -105,52 +102,44 @@ TEST_F(OneLeader, SaysWhoDoesNotBelongToTheJob) {
   EXPECT_THAT(refusal(hello(7)), HasSubstr("two launchers have --node_rank 7"));
 }
 
-// Before an attempt all hear who takes part, and where these listen; who comes later hears it when it comes.
 TEST_F(OneLeader, LeadsThroughARestartAndTheEnd) {
   using Kind = JobMessage::Kind;
   Member first = join(hello(1)), second = join(hello(2)), spare = join(hello(8));
-  pump(&first, 3);
-  pump(&second, 3);
-  pump(&spare, 2);
-  EXPECT_THAT(kinds(first), ElementsAre(Kind::welcome, Kind::roster, Kind::start));
-  EXPECT_THAT(kinds(spare), ElementsAre(Kind::welcome, Kind::roster));
-  EXPECT_EQ(first.heard[0].text, "job");
-  const Membership roster = unpack_roster(first.heard[1].text).value();
-  ASSERT_EQ(roster.voters.size(), 3u);
-  EXPECT_EQ(roster.voters[2], (RosterEntry{.launcher = 102, .node = 2, .port = 4002, .address = "10.0.0.1"}));
-  EXPECT_THAT(pack(second.heard[2]), ::testing::StartsWith("start 0 "));
+  pump(&first, 2);
+  pump(&second, 2);
+  pump(&spare, 1);
+  EXPECT_THAT(kinds(first), ElementsAre(Kind::welcome, Kind::start));
+  EXPECT_THAT(kinds(spare), ElementsAre(Kind::welcome));
+  EXPECT_EQ(first.received[0].text, "job");
+  EXPECT_THAT(pack(second.received[1]), ::testing::StartsWith("start 0 "));
   ASSERT_TRUE(leader_->take_start());
   say(first, {.kind = Kind::failed, .numbers = {0, 1, 1, 3}, .text = "exit code 1"});
-  pump(&second, 4);
-  EXPECT_EQ(pack(second.heard[3]), "stop 0 0|rank 3 on machine 1 (process 1) failed: exit code 1");
+  pump(&second, 3);
+  EXPECT_EQ(pack(second.received[2]), "stop 0 0|rank 3 on machine 1 (process 1) failed: exit code 1");
   EXPECT_EQ(leader_->order(), AttemptOrder::kill);
   // The second one is lost before it has ended its ranks, and the spare one takes its place.
   say(first, ended_message(0, {.has_failed = true, .failed_slot = 1}));
   second.link.reset();
   leader_->ranks_ended({});
-  pump(&spare, 5);
-  EXPECT_THAT(kinds(spare), ElementsAre(Kind::welcome, Kind::roster, Kind::welcome, Kind::roster, Kind::start));
-  EXPECT_THAT(spare.heard[2].numbers, ElementsAre(2));
-  EXPECT_EQ(unpack_roster(spare.heard[3].text)->electorate.before.size(), 1u);  // until enough know it
+  pump(&spare, 3);
+  EXPECT_THAT(kinds(spare), ElementsAre(Kind::welcome, Kind::welcome, Kind::start));
+  EXPECT_THAT(spare.received[1].numbers, ElementsAre(2));
   EXPECT_THAT(said_, HasSubstr("restart 1 of 3 (attempt 2)"));
   ASSERT_TRUE(leader_->take_start());
   EXPECT_EQ(leader_->order(), AttemptOrder::none);
-  for (const Member* each : {&first, &spare}) say(*each, {.kind = Kind::agreed, .numbers = {1}});
-  pump(&spare, 6);
-  EXPECT_EQ(pack(spare.heard[5]), "agreed 1|");
   // Both were asked to stop, and have saved: the others only get the time to end.
   Member late = join(hello(9));
-  pump(&late, 2);
-  EXPECT_THAT(kinds(late), ElementsAre(Kind::welcome, Kind::roster));
+  pump(&late, 1);
+  EXPECT_THAT(kinds(late), ElementsAre(Kind::welcome));
   say(first, ended_message(1, {.stop_signal = 15, .stopped_as_asked = true}));
-  pump(&spare, 7);
-  EXPECT_THAT(pack(spare.heard[6]), ::testing::StartsWith("stop 1 1|"));
+  pump(&spare, 4);
+  EXPECT_THAT(pack(spare.received[3]), ::testing::StartsWith("stop 1 1|"));
   say(spare, ended_message(1, {.stop_signal = 15, .stopped_as_asked = true}));
   leader_->ranks_ended({.stop_signal = 15, .stopped_as_asked = true});
-  pump(&late, 3);
-  EXPECT_THAT(pack(late.heard[2]), ::testing::StartsWith("finish 143|"));  // a spare machine ends with the job
-  pump(&spare, 8);
-  EXPECT_THAT(pack(spare.heard[7]), ::testing::StartsWith("finish 143|"));
+  pump(&late, 2);
+  EXPECT_THAT(pack(late.received[1]), ::testing::StartsWith("finish 143|"));  // a spare machine ends with the job
+  pump(&spare, 5);
+  EXPECT_THAT(pack(spare.received[4]), ::testing::StartsWith("finish 143|"));
   EXPECT_TRUE(leader_->is_over());
   EXPECT_THAT(refusal(hello(5)), HasSubstr("the job is over"));
 }
@@ -158,48 +147,45 @@ TEST_F(OneLeader, LeadsThroughARestartAndTheEnd) {
 // It waits as a spare machine, and is the next to replace one; it has a number that no other spare one has.
 TEST_F(OneLeader, TakesALauncherThatComesBackTooLateAsASpareMachine) {
   Member first = join(hello(1)), second = join(hello(2)), spare = join(hello(8));
-  pump(&first, 3);
-  pump(&second, 3);
-  pump(&spare, 2);
+  pump(&first, 2);
+  pump(&second, 2);
+  pump(&spare, 1);
   ASSERT_TRUE(leader_->take_start());
   second.link.reset();
-  pump(&spare, 3);
-  EXPECT_THAT(spare.heard[2].numbers, ElementsAre(2));
+  pump(&spare, 2);
+  EXPECT_THAT(spare.received[1].numbers, ElementsAre(2));
   JobHello again = hello(2);
   again.launcher = 108;  // the spare one's: its connection has broken, which nobody has noticed yet
   EXPECT_THAT(refusal(again), HasSubstr("two launchers have --node_rank 2"));
   again.launcher = 202;
   Member late = join(again);
   pump(&late, 1);
-  EXPECT_EQ(late.heard[0].kind, JobMessage::Kind::welcome) << pack(late.heard[0]);
-  EXPECT_THAT(late.heard[0].numbers, ElementsAre(3));
+  EXPECT_EQ(late.received[0].kind, JobMessage::Kind::welcome) << pack(late.received[0]);
+  EXPECT_THAT(late.received[0].numbers, ElementsAre(3));
   EXPECT_THAT(said_, HasSubstr("the spare machine 3 (process 2) is here"));
   Member named = join(hello(3));
   pump(&named, 1);
-  EXPECT_THAT(named.heard[0].numbers, ElementsAre(4));
+  EXPECT_THAT(named.received[0].numbers, ElementsAre(4));
   first.link.reset();
-  pump(&late, 3);
-  EXPECT_THAT(late.heard[2].numbers, ElementsAre(1));
+  pump(&late, 2);
+  EXPECT_THAT(late.received[1].numbers, ElementsAre(1));
 }
 
-// It knows of no attempt itself, and one of the job that others are in invites it.
-TEST_F(OneLeader, HandsOverToOneThatWasElected) {
-  HeldPort elected;
-  const auto other = JobLink::serve("127.0.0.1", elected.port(), "secret");
-  std::string why;
-  const auto invitation = JobLink::try_join("127.0.0.1", port_.port(), "secret", 60s, &why);
-  invitation->send(JobLink::kLeader, {.kind = JobMessage::Kind::invite,
-                                      .numbers = {elected.port()},
-                                      .text = "127.0.0.1|4 now,101,101,102 101,1,4001,10.0.0.1 102,2,4002,10.0.0.1"});
-  std::optional<JobMessage> hello;
-  for (int i = 0; i < 60'000 && !hello; ++i) {
-    leader_->pump();
-    for (JobLink::Received& heard : other->take()) hello = heard.message;
-    std::this_thread::sleep_for(1ms);
-  }
-  ASSERT_TRUE(hello) << said_;
-  EXPECT_EQ(hello_of(*hello).node, 0);
-  EXPECT_THAT(said_, HasSubstr("the others have elected another launcher"));
+// Launchers of a job that has lost its leader come to one that was started again.
+TEST_F(OneLeader, ContinuesTheJobOfLaunchersThatHaveRunAttempts) {
+  JobHello other = hello(1), another = hello(2);
+  other.last_attempt = another.last_attempt = 4;
+  other.job = another.job = "the job before";
+  other.saved_step = 30;
+  Member first = join(other);
+  pump(&first, 1);
+  EXPECT_EQ(first.received[0].text, "the job before");
+  Member second = join(another);
+  pump(&second, 2);
+  EXPECT_THAT(pack(second.received[1]), ::testing::StartsWith("start 5 "));
+  EXPECT_EQ(leader_->take_start()->job, "the job before");
+  EXPECT_THAT(said_, HasSubstr("continuing the job of machine 1 (process 1), after attempt 5"));
+  EXPECT_THAT(said_, HasSubstr("continuing (attempt 6)"));
 }
 
 }  // namespace

@@ -1,9 +1,6 @@
 #include "core/launch/job/job_state.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <set>
 
 namespace concord {
 namespace {
@@ -12,7 +9,7 @@ bool has_ranks(const NodeView& node) { return node.phase == NodePhase::running |
 
 bool any_has_ranks(const JobState& state) { return std::ranges::any_of(state.nodes, has_ranks); }
 
-// False where no row says anything about it.
+// Returns false if there is no row for it.
 bool apply(const JobRules& rules, NodeView* node, NodeEvent event) {
   for (const NodeRow& row : rules.node) {
     if (row.phase != node->phase || row.event != event) continue;
@@ -57,13 +54,6 @@ void lose(const JobRules& rules, JobState* state, int node) {
   if (apply(rules, &view, NodeEvent::lost) && had_ranks) note_lost(state);
 }
 
-// Those that it does not see any more may elect another leader, which waits only so long before it starts its ranks.
-void end_own_ranks_without_quorum(const JobSettings& settings, const JobState& state, std::vector<JobAction>* actions) {
-  const NodeView& own = state.nodes[static_cast<size_t>(settings.leader)];
-  if (!has_ranks(own) || has_quorum(settings, state)) return;
-  actions->push_back({.kind = JobAction::Kind::kill, .node = settings.leader, .attempt = state.policy.attempts});
-}
-
 void leave(const JobRules& rules, JobState* state, const JobEvent& event) {
   NodeView& view = state->nodes[static_cast<size_t>(event.node)];
   const bool had_ranks = has_ranks(view);
@@ -75,33 +65,24 @@ void leave(const JobRules& rules, JobState* state, const JobEvent& event) {
   if (state->end.stop_signal == 0) state->end.stop_signal = event.signal;
 }
 
-// A new leader goes on with the job that its launchers were in, as the one that knows the newest attempt has it. Those
-// that it has not heard of yet may have ranks of it.
-void adopt(JobState* state, const JobEvent& event) {
-  const int attempt = event.electorate.attempt;
-  if (state->phase == JobPhase::gathering && attempt > state->electorate.attempt) {
-    state->electorate = event.electorate;
-    state->heir = event.heir;
-    state->agreed.clear();
-    state->policy.attempts = attempt + 1;
-    for (NodeView& node : state->nodes) node.fenced = node.fenced || node.phase == NodePhase::absent;
-  }
-  if (attempt < 0) return;
-  state->end.saved_step = std::max(state->end.saved_step, event.saved_step);
-  state->end.kept_step = std::max(state->end.kept_step, event.kept_step);
-  NodeView& node = state->nodes[static_cast<size_t>(event.node)];
-  if (state->electorate.now.contains(event.launcher)) node.fenced = false;  // its ranks, and nobody else's, were there
+// The last attempt that has started; -1: none.
+int latest_attempt(const JobState& state) {
+  return state.phase == JobPhase::gathering ? state.policy.attempts - 1 : state.policy.attempts;
 }
 
-void agree(JobState* state, int64_t launcher, std::vector<JobAction>* actions) {
-  Electorate& electorate = state->electorate;
-  state->agreed.push_back(launcher);
-  if (electorate.before.empty() || !has_quorum(electorate, state->agreed)) return;
-  electorate.before.clear();
-  for (size_t i = 0; i < state->nodes.size(); ++i) {
-    if (state->nodes[i].phase == NodePhase::absent) continue;
-    actions->push_back({.kind = JobAction::Kind::agreed, .node = static_cast<int>(i), .attempt = electorate.attempt});
+// A new leader continues the job after the latest attempt that one of its launchers knows. Machines that have not
+// joined yet may still run ranks of it.
+void adopt(JobState* state, const JobEvent& event) {
+  if (event.last_attempt < 0) return;
+  if (state->phase == JobPhase::gathering && event.last_attempt > latest_attempt(*state)) {
+    state->policy.attempts = event.last_attempt + 1;
+    for (NodeView& node : state->nodes) node.fenced = node.fenced || node.phase == NodePhase::absent;
   }
+  state->end.saved_step = std::max(state->end.saved_step, event.saved_step);
+  state->end.kept_step = std::max(state->end.kept_step, event.kept_step);
+  // It ran this machine's ranks of the latest attempt, and they have exited.
+  NodeView& node = state->nodes[static_cast<size_t>(event.node)];
+  if (event.last_attempt == latest_attempt(*state)) node.fenced = false;
 }
 
 void note(const JobRules& rules, const JobSettings& settings, JobState* state, const JobEvent& event,
@@ -112,7 +93,6 @@ void note(const JobRules& rules, const JobSettings& settings, JobState* state, c
   switch (event.kind) {
     case Kind::joined:
       if (!apply(rules, &node, NodeEvent::joined)) return;
-      node.launcher = event.launcher;
       node.missed = false;
       node.bad_slots.clear();
       return adopt(state, event);
@@ -123,7 +103,7 @@ void note(const JobRules& rules, const JobSettings& settings, JobState* state, c
       if (is_current && apply(rules, &node, NodeEvent::ended)) note_end(state, event.node, event.end);
       return;
     case Kind::left: return leave(rules, state, event);
-    case Kind::lost: lose(rules, state, event.node); return end_own_ranks_without_quorum(settings, *state, actions);
+    case Kind::lost: return lose(rules, state, event.node);
     case Kind::progress:
       state->end.saved_step = std::max(state->end.saved_step, event.saved_step);
       state->end.kept_step = std::max(state->end.kept_step, event.kept_step);
@@ -133,21 +113,17 @@ void note(const JobRules& rules, const JobSettings& settings, JobState* state, c
       for (NodeView& each : state->nodes) each.missed = each.missed || each.phase == NodePhase::absent;
       return;
     case Kind::stop_overdue:
-      // Not the leader's own, which are ended in a bounded time (attempt.h).
+      // The leader's own ranks exit within a bounded time (attempt.h).
       for (int i = 0; i < static_cast<int>(state->nodes.size()); ++i) {
         if (i == settings.leader || !has_ranks(state->nodes[static_cast<size_t>(i)])) continue;
         actions->push_back({.kind = JobAction::Kind::drop, .node = i});
         lose(rules, state, i);
       }
-      return end_own_ranks_without_quorum(settings, *state, actions);
-    case Kind::agreed:
-      if (event.attempt == state->electorate.attempt) agree(state, node.launcher, actions);
       return;
-    case Kind::replaced: state->is_replaced = state->electorate.attempt < 0 || !has_quorum(settings, *state); return;
   }
 }
 
-// What follows the attempt that has ended. A rank whose device is at fault is left out where the job can do without.
+// Decides what follows an attempt. A rank with a faulty device is left out if the job can run without it.
 RestartPolicy::Next after_attempt(const JobSettings& settings, JobState* state) {
   if (state->end.exit_code == kExitBadDevice && state->bad_slot >= 0) {
     std::vector<NodeView> nodes = state->nodes;
@@ -162,29 +138,14 @@ RestartPolicy::Next after_attempt(const JobSettings& settings, JobState* state) 
   return next;
 }
 
-// Machines from the leader's on, the first of which serves the store.
+// Indices of the machines, starting at the leader's, which serves the store.
 std::vector<size_t> in_order(const JobSettings& settings, size_t nodes) {
   std::vector<size_t> order;
   for (size_t i = 0; i < nodes; ++i) order.push_back((static_cast<size_t>(settings.leader) + i) % nodes);
   return order;
 }
 
-// Of the attempt that begins now.
-Electorate electorate_of(const JobSettings& settings, const JobState& state) {
-  Electorate electorate{.attempt = state.policy.attempts,
-                        .now = {.leader = state.nodes[static_cast<size_t>(settings.leader)].launcher}};
-  for (const size_t i : in_order(settings, state.nodes.size())) {
-    if (state.nodes[i].phase == NodePhase::absent || electorate.now.launchers.size() == Voters::kMost) continue;
-    electorate.now.launchers.push_back(state.nodes[i].launcher);
-  }
-  if (state.electorate.attempt < 0) return electorate;
-  electorate.before = state.electorate.before;
-  electorate.before.push_back(state.electorate.now);
-  std::erase(electorate.before, electorate.now);
-  return electorate;
-}
-
-// Of |state|; |after| is what the state becomes where there is one.
+// Returns the condition that |state| meets, and in |after| the state in which its order is carried out, if any.
 JobCondition condition_of(const JobSettings& settings, const JobState& state, JobState* after) {
   switch (state.phase) {
     case JobPhase::gathering: {
@@ -193,19 +154,12 @@ JobCondition condition_of(const JobSettings& settings, const JobState& state, Jo
         after->exit_code = 128 + state.asked_signal;
         return JobCondition::asked;
       }
-      if (state.is_replaced) {
-        *after = state;
-        return JobCondition::replaced;
-      }
       const bool is_fenced = std::ranges::any_of(state.nodes, &NodeView::fenced);
       if (is_fenced || is_waiting_for_nodes(state)) return JobCondition::none;
       *after = state;
       const std::optional<Assignment> assignment = assign_ranks(settings, state.nodes);
-      if (assignment && has_quorum(settings, state)) {
+      if (assignment) {
         after->assignment = *assignment;
-        after->electorate = electorate_of(settings, state);
-        after->agreed.clear();
-        after->heir = 0;
         const AttemptEnd before = state.end;
         after->end = {.succeeded = true,
                       .stopped_as_asked = true,
@@ -238,10 +192,6 @@ JobCondition condition_of(const JobSettings& settings, const JobState& state, Jo
 
 void carry_out(const JobRules& rules, const JobSettings& settings, JobOrder order, JobState* state,
                std::vector<JobAction>* actions) {
-  if (order == JobOrder::hand_over) {
-    actions->push_back({.kind = JobAction::Kind::hand_over, .node = settings.leader});
-    return;
-  }
   for (size_t i = 0; i < state->nodes.size(); ++i) {
     NodeView& node = state->nodes[i];
     JobAction action{.node = static_cast<int>(i), .attempt = state->policy.attempts};
@@ -261,134 +211,15 @@ void carry_out(const JobRules& rules, const JobSettings& settings, JobOrder orde
   }
 }
 
-std::string row_text(const char* phase, const char* event, const char* next, const std::string& does) {
-  std::string text = fmt::format("  {:<10} {:<13} {:<10} {}", phase, event, next, does);
-  text.erase(text.find_last_not_of(' ') + 1);
-  return text + "\n";
-}
-
 }  // namespace
 
-const JobRules& job_rules() {
-  static const JobRules rules = {
-      .node = {{NodePhase::absent, NodeEvent::joined, NodePhase::ready},
-               {NodePhase::ready, NodeEvent::started, NodePhase::running},
-               {NodePhase::ready, NodeEvent::left, NodePhase::absent},
-               {NodePhase::ready, NodeEvent::lost, NodePhase::absent},
-               {NodePhase::running, NodeEvent::failed, NodePhase::ending},
-               {NodePhase::running, NodeEvent::ended, NodePhase::ready},
-               {NodePhase::running, NodeEvent::left, NodePhase::absent},
-               {NodePhase::running, NodeEvent::lost, NodePhase::absent, true},
-               {NodePhase::ending, NodeEvent::ended, NodePhase::ready},
-               {NodePhase::ending, NodeEvent::lost, NodePhase::absent, true}},
-      .job = {{JobPhase::gathering, JobCondition::all_here, JobPhase::running, JobOrder::start},
-              {JobPhase::gathering, JobCondition::too_few, JobPhase::over, JobOrder::finish},
-              {JobPhase::gathering, JobCondition::replaced, JobPhase::over, JobOrder::hand_over},
-              {JobPhase::gathering, JobCondition::asked, JobPhase::over, JobOrder::finish},
-              {JobPhase::running, JobCondition::trouble, JobPhase::stopping, JobOrder::stop},
-              {JobPhase::running, JobCondition::all_done, JobPhase::over, JobOrder::finish},
-              {JobPhase::stopping, JobCondition::may_restart, JobPhase::gathering, JobOrder::none},
-              {JobPhase::stopping, JobCondition::gives_up, JobPhase::over, JobOrder::finish}},
-      .member = {{MemberPhase::ready, MemberEvent::start, MemberPhase::running, MemberOrder::start_ranks},
-                 {MemberPhase::ready, MemberEvent::finish, MemberPhase::over, MemberOrder::none},
-                 {MemberPhase::ready, MemberEvent::asked, MemberPhase::over, MemberOrder::tell_leaving},
-                 {MemberPhase::ready, MemberEvent::leader_lost, MemberPhase::searching, MemberOrder::find_leader},
-                 {MemberPhase::running, MemberEvent::rank_failed, MemberPhase::ending, MemberOrder::tell_failed},
-                 {MemberPhase::running, MemberEvent::ranks_ended, MemberPhase::ready, MemberOrder::tell_ended},
-                 {MemberPhase::running, MemberEvent::stop, MemberPhase::ending, MemberOrder::stop_ranks},
-                 {MemberPhase::running, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
-                 {MemberPhase::ending, MemberEvent::ranks_ended, MemberPhase::ready, MemberOrder::tell_ended},
-                 {MemberPhase::ending, MemberEvent::leader_lost, MemberPhase::leaving, MemberOrder::kill_ranks},
-                 {MemberPhase::leaving, MemberEvent::ranks_ended, MemberPhase::searching, MemberOrder::find_leader},
-                 {MemberPhase::searching, MemberEvent::found, MemberPhase::ready, MemberOrder::none},
-                 {MemberPhase::searching, MemberEvent::elected, MemberPhase::ready, MemberOrder::lead},
-                 {MemberPhase::searching, MemberEvent::gave_up, MemberPhase::over, MemberOrder::none},
-                 {MemberPhase::searching, MemberEvent::asked, MemberPhase::over, MemberOrder::none}},
-      .spare = {{SparePhase::absent, SpareEvent::wanted, SparePhase::loading, SpareOrder::start},
-                {SparePhase::loading, SpareEvent::loaded, SparePhase::ready, SpareOrder::none},
-                {SparePhase::loading, SpareEvent::taken, SparePhase::absent, SpareOrder::hand_over},
-                {SparePhase::loading, SpareEvent::died, SparePhase::broken, SpareOrder::none},
-                {SparePhase::ready, SpareEvent::taken, SparePhase::absent, SpareOrder::hand_over},
-                {SparePhase::ready, SpareEvent::died, SparePhase::broken, SpareOrder::none},
-                {SparePhase::broken, SpareEvent::renewed, SparePhase::absent, SpareOrder::none}}};
-  return rules;
-}
-
-std::string rules_table(const JobRules& rules) {
-  std::string text = "a machine, as the leader sees it\n" + row_text("phase", "event", "next", "then");
-  for (const NodeRow& row : rules.node) {
-    text += row_text(to_string(row.phase), to_string(row.event), to_string(row.next),
-                     row.fence ? "wait until its ranks are gone for certain" : "");
-  }
-  text += "\nthe job, decided by the leader\n" + row_text("phase", "condition", "next", "order");
-  for (const JobRow& row : rules.job) {
-    text += row_text(to_string(row.phase), to_string(row.when), to_string(row.next), to_string(row.order));
-  }
-  text += "\na launcher\n" + row_text("phase", "event", "next", "order");
-  for (const MemberRow& row : rules.member) {
-    text += row_text(to_string(row.phase), to_string(row.event), to_string(row.next), to_string(row.order));
-  }
-  text += "\na spare process\n" + row_text("phase", "event", "next", "order");
-  for (const SpareRow& row : rules.spare) {
-    text += row_text(to_string(row.phase), to_string(row.event), to_string(row.next), to_string(row.order));
-  }
-  return text;
-}
-
-std::string rules_mermaid(const JobRules& rules) {
-  std::string text = "stateDiagram-v2\n";
-  const auto arrow = [&](const char* machine, const char* from, const char* to, const std::string& label) {
-    text += fmt::format("    {0}_{1} --> {0}_{2}: {3}\n", machine, from, to, label);
-  };
-  const auto label = [](const char* event, const char* order) {
-    return std::string_view(order) == "-" ? std::string(event) : fmt::format("{} / {}", event, order);
-  };
-  text += "  state machine {\n";
-  for (const NodeRow& row : rules.node) {
-    arrow("machine", to_string(row.phase), to_string(row.next), label(to_string(row.event), row.fence ? "fence" : "-"));
-  }
-  text += "  }\n  state job {\n";
-  for (const JobRow& row : rules.job) {
-    arrow("job", to_string(row.phase), to_string(row.next), label(to_string(row.when), to_string(row.order)));
-  }
-  text += "  }\n  state launcher {\n";
-  for (const MemberRow& row : rules.member) {
-    arrow("launcher", to_string(row.phase), to_string(row.next), label(to_string(row.event), to_string(row.order)));
-  }
-  text += "  }\n  state spare {\n";
-  for (const SpareRow& row : rules.spare) {
-    arrow("spare", to_string(row.phase), to_string(row.next), label(to_string(row.event), to_string(row.order)));
-  }
-  return text + "  }\n";
-}
-
-JobState first_state(const JobSettings& settings) {
+JobState first_state(const JobSettings& settings, int last_attempt) {
   JobState state;
   state.nodes.resize(settings.slots.size());
   state.policy.max_restarts = settings.max_restarts;
+  state.policy.attempts = last_attempt + 1;
+  for (NodeView& node : state.nodes) node.fenced = last_attempt >= 0;
   return state;
-}
-
-bool Voters::contains(int64_t launcher) const { return std::ranges::find(launchers, launcher) != launchers.end(); }
-
-bool has_quorum(const Electorate& electorate, const std::vector<int64_t>& present, int64_t heir) {
-  const auto is_present = [&](int64_t one) { return std::ranges::find(present, one) != present.end(); };
-  const auto decides = [&](const Voters& voters) {
-    const auto all = static_cast<int64_t>(voters.launchers.size());
-    const int64_t here = std::ranges::count_if(voters.launchers, is_present);
-    return 2 * here > all || (2 * here == all && is_present(voters.leader)) ||
-           (here == all - 1 && voters.contains(heir) && !is_present(heir));
-  };
-  return decides(electorate.now) && std::ranges::all_of(electorate.before, decides);
-}
-
-bool has_quorum(const JobSettings& settings, const JobState& state) {
-  std::vector<int64_t> present;
-  for (const NodeView& node : state.nodes) {
-    if (node.phase != NodePhase::absent) present.push_back(node.launcher);
-  }
-  if (state.electorate.attempt < 0) return 2 * present.size() > settings.slots.size();
-  return has_quorum(state.electorate, present, state.heir);
 }
 
 bool is_waiting_for_nodes(const JobState& state) {
@@ -405,8 +236,8 @@ std::optional<Assignment> assign_ranks(const JobSettings& settings, const std::v
     for (int slot = 0; slot < settings.slots[i]; ++slot) {
       if (std::ranges::find(nodes[i].bad_slots, slot) == nodes[i].bad_slots.end()) free[i].push_back(slot);
     }
-    const auto together = static_cast<size_t>(settings.together);
-    free[i].resize(free[i].size() / together * together);
+    const auto multiple = static_cast<size_t>(settings.colocated_ranks);
+    free[i].resize(free[i].size() / multiple * multiple);
     available += static_cast<int>(free[i].size());
   }
   const auto world = std::ranges::find_if(settings.worlds, [&](int size) { return size <= available; });
@@ -441,7 +272,7 @@ JobStep next_step(const JobRules& rules, const JobSettings& settings, JobState s
 
 MemberStep next_step(const JobRules& rules, MemberState state, const MemberSignal& signal) {
   MemberStep step{.state = state};
-  // A stop may cross the end of the attempt that it is for.
+  // A stop may arrive after the attempt that it is for has ended.
   if (signal.event == MemberEvent::stop && signal.attempt != state.attempt) return step;
   for (const MemberRow& row : rules.member) {
     if (row.phase != state.phase || row.event != signal.event) continue;
@@ -454,57 +285,6 @@ MemberStep next_step(const JobRules& rules, MemberState state, const MemberSigna
     return step;
   }
   return step;
-}
-
-const char* to_string(NodePhase phase) {
-  constexpr const char* kNames[] = {"absent", "ready", "running", "ending"};
-  return kNames[static_cast<size_t>(phase)];
-}
-const char* to_string(NodeEvent event) {
-  constexpr const char* kNames[] = {"joined", "started", "failed", "ended", "left", "lost"};
-  return kNames[static_cast<size_t>(event)];
-}
-const char* to_string(JobPhase phase) {
-  constexpr const char* kNames[] = {"gathering", "running", "stopping", "over"};
-  return kNames[static_cast<size_t>(phase)];
-}
-const char* to_string(JobCondition condition) {
-  constexpr const char* kNames[] = {"-",       "all_here", "too_few",     "asked",   "replaced",
-                                    "trouble", "all_done", "may_restart", "gives_up"};
-  return kNames[static_cast<size_t>(condition)];
-}
-const char* to_string(JobOrder order) {
-  constexpr const char* kNames[] = {"-", "start", "stop", "finish", "hand_over"};
-  return kNames[static_cast<size_t>(order)];
-}
-const char* to_string(MemberPhase phase) {
-  constexpr const char* kNames[] = {"ready", "running", "ending", "leaving", "searching", "over"};
-  return kNames[static_cast<size_t>(phase)];
-}
-const char* to_string(MemberEvent event) {
-  constexpr const char* kNames[] = {"start",       "stop",  "finish", "rank_failed", "ranks_ended",
-                                    "leader_lost", "asked", "found",  "elected",     "gave_up"};
-  return kNames[static_cast<size_t>(event)];
-}
-const char* to_string(MemberOrder order) {
-  constexpr const char* kNames[] = {"-",          "start_ranks",  "stop_ranks",  "kill_ranks", "tell_failed",
-                                    "tell_ended", "tell_leaving", "find_leader", "lead"};
-  return kNames[static_cast<size_t>(order)];
-}
-
-const char* to_string(SparePhase phase) {
-  constexpr const char* kNames[] = {"absent", "loading", "ready", "broken"};
-  return kNames[static_cast<size_t>(phase)];
-}
-
-const char* to_string(SpareEvent event) {
-  constexpr const char* kNames[] = {"wanted", "loaded", "taken", "died", "renewed"};
-  return kNames[static_cast<size_t>(event)];
-}
-
-const char* to_string(SpareOrder order) {
-  constexpr const char* kNames[] = {"-", "start", "hand_over"};
-  return kNames[static_cast<size_t>(order)];
 }
 
 }  // namespace concord

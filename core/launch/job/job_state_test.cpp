@@ -3,79 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 namespace concord {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using EventKind = JobEvent::Kind;
-
-// --- who may go on
-
-TEST(Quorum, IsMoreThanHalfOrHalfWithTheLeader) {
-  const Electorate three{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2, 3}}};
-  EXPECT_TRUE(has_quorum(three, {2, 3}));
-  EXPECT_FALSE(has_quorum(three, {1}));
-  EXPECT_FALSE(has_quorum(three, {2, 4, 5}));  // strangers have no vote
-  const Electorate two{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2}}};
-  EXPECT_TRUE(has_quorum(two, {1}));
-  EXPECT_FALSE(has_quorum(two, {2}));
-}
-
-TEST(Quorum, IsOneOfTheVotersBeforeAsWell) {
-  const Electorate changed{
-      .attempt = 1, .now = {.leader = 1, .launchers = {1, 4}}, .before = {{.leader = 1, .launchers = {1, 2, 3}}}};
-  EXPECT_FALSE(has_quorum(changed, {1, 4}));
-  EXPECT_FALSE(has_quorum(changed, {2, 3}));
-  EXPECT_TRUE(has_quorum(changed, {1, 2}));
-}
-
-// Who has the address of a launcher stands for it where all others are there.
-TEST(Quorum, OfALeaderThatIsStartedAgain) {
-  const Electorate two{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2}}};
-  EXPECT_TRUE(has_quorum(two, {2, 9}, 1));
-  const Electorate three{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2, 3}}};
-  EXPECT_FALSE(has_quorum(three, {2, 9}, 1));
-}
-
-TEST(Quorum, OfTheFirstAttemptIsMoreThanHalfOfAllMachines) {
-  const JobSettings settings{.slots = {1, 1}, .worlds = {2, 1}, .max_restarts = 1};
-  JobState state =
-      next_step(job_rules(), settings, first_state(settings), {.kind = EventKind::joined, .node = 0, .launcher = 1})
-          .state;
-  state = next_step(job_rules(), settings, std::move(state), {.kind = EventKind::waited}).state;
-  EXPECT_EQ(state.phase, JobPhase::over);
-  EXPECT_EQ(state.exit_code, 1);
-}
-
-TEST(Quorum, VotersOfAnAttemptAreAgreedOn) {
-  const JobSettings settings{.slots = {1, 1, 1}, .worlds = {3, 2}, .max_restarts = 1};
-  JobState state = first_state(settings);
-  std::vector<JobAction> actions;
-  const auto step = [&](const JobEvent& event) {
-    JobStep next = next_step(job_rules(), settings, std::move(state), event);
-    state = std::move(next.state);
-    actions = std::move(next.actions);
-  };
-  for (const int node : {0, 1, 2}) step({.kind = EventKind::joined, .node = node, .launcher = node + 1});
-  EXPECT_EQ(state.electorate, (Electorate{.attempt = 0, .now = {.leader = 1, .launchers = {1, 2, 3}}}));
-  step({.kind = EventKind::lost, .node = 2});
-  for (const int node : {0, 1}) step({.kind = EventKind::ended, .node = node});
-  step({.kind = EventKind::waited});
-  step({.kind = EventKind::fence_over, .node = 2});
-  EXPECT_EQ(state.electorate.now.launchers, (std::vector<int64_t>{1, 2}));
-  EXPECT_THAT(state.electorate.before, ElementsAre(Voters{.leader = 1, .launchers = {1, 2, 3}}));
-  step({.kind = EventKind::agreed, .node = 0, .attempt = 1});
-  step({.kind = EventKind::agreed, .node = 1, .attempt = 0});  // of another one
-  EXPECT_EQ(state.electorate.before.size(), 1u);
-  step({.kind = EventKind::agreed, .node = 1, .attempt = 1});
-  EXPECT_TRUE(state.electorate.before.empty());
-  EXPECT_EQ(actions.size(), 2u);
-}
-
-// --- ranks that cannot be brought back
 
 class FewerRanksOfAJob : public ::testing::Test {
  protected:
@@ -107,7 +40,7 @@ TEST_F(FewerRanksOfAJob, ADeviceThatIsAtFaultIsLeftOut) {
   EXPECT_THAT(shares(), ElementsAre(NodeShare{0, {1}}, NodeShare{1, {0}}));
   fail(1, 0, kExitBadDevice);
   EXPECT_THAT(shares(), ElementsAre(NodeShare{0, {1}}, NodeShare{1, {1}}));
-  fail(0, 1, kExitBadDevice);  // machine 0 has none left, and serves the store
+  fail(0, 1, kExitBadDevice);  // machine 0, which serves the store, has none left
   EXPECT_EQ(state_.phase, JobPhase::over);
   EXPECT_EQ(state_.exit_code, kExitBadDevice);
 }
@@ -122,7 +55,7 @@ TEST_F(FewerRanksOfAJob, GrowsAtTheNextRestartAfterAMachineHasComeBack) {
   step({.kind = EventKind::ended, .node = 0});
   EXPECT_EQ(state_.phase, JobPhase::gathering);
   step({.kind = EventKind::waited});
-  EXPECT_EQ(state_.phase, JobPhase::gathering);  // until nothing of it can be left
+  EXPECT_EQ(state_.phase, JobPhase::gathering);  // until its ranks must have exited
   step({.kind = EventKind::fence_over, .node = 1});
   EXPECT_EQ(state_.assignment.world, 2);
   step({.kind = EventKind::joined, .node = 1});
@@ -135,13 +68,60 @@ TEST_F(FewerRanksOfAJob, GrowsAtTheNextRestartAfterAMachineHasComeBack) {
 }
 
 TEST_F(FewerRanksOfAJob, RanksThatBelongTogetherStayOnOneMachine) {
-  const JobSettings settings{.slots = {4, 4}, .worlds = {8, 6, 4, 2}, .together = 2};
+  const JobSettings settings{.slots = {4, 4}, .worlds = {8, 6, 4, 2}, .colocated_ranks = 2};
   std::vector<NodeView> nodes(2);
   for (NodeView& node : nodes) node.phase = NodePhase::ready;
   nodes[0].bad_slots = {2};
   const Assignment assignment = assign_ranks(settings, nodes).value();
   EXPECT_EQ(assignment.world, 6);
   EXPECT_THAT(assignment.nodes, ElementsAre(NodeShare{0, {0, 1}}, NodeShare{2, {0, 1, 2, 3}}));
+}
+
+// Two machines of a job whose leader was lost after attempt 4.
+class ContinuedJob : public ::testing::Test {
+ protected:
+  void join(int node, int last_attempt, int64_t kept_step = -1) {
+    state_ = next_step(job_rules(), settings_, std::move(state_),
+                       {.kind = EventKind::joined, .node = node, .last_attempt = last_attempt, .kept_step = kept_step})
+                 .state;
+  }
+  const JobSettings settings_{.slots = {1, 1}, .worlds = {2}, .max_restarts = 1};
+  JobState state_ = first_state(settings_);
+};
+
+TEST_F(ContinuedJob, StartsTheAttemptAfterTheLastThatALauncherKnows) {
+  join(0, -1);
+  join(1, 4, 20);
+  EXPECT_EQ(state_.phase, JobPhase::running);
+  EXPECT_EQ(state_.policy.attempts, 5);
+  EXPECT_EQ(state_.end.kept_step, 20);
+}
+
+TEST_F(ContinuedJob, WaitsForRanksOfMachinesThatTheLeaderBeforeKnew) {
+  state_ = first_state(settings_, 4);
+  join(1, 4);
+  join(0, -1);  // a new launcher, which has run no ranks there
+  EXPECT_EQ(state_.phase, JobPhase::gathering);
+  state_ = next_step(job_rules(), settings_, std::move(state_), {.kind = EventKind::fence_over, .node = 0}).state;
+  EXPECT_EQ(state_.phase, JobPhase::running);
+  EXPECT_EQ(state_.policy.attempts, 5);
+}
+
+// The launcher that replaced it in attempt 1 may still run ranks.
+TEST_F(ContinuedJob, ALauncherOfAnEarlierAttemptDoesNotEndTheFence) {
+  join(0, 3);
+  join(1, 3);
+  ASSERT_EQ(state_.policy.attempts, 4);
+  const auto step = [&](const JobEvent& event) {
+    state_ = next_step(job_rules(), settings_, std::move(state_), event).state;
+  };
+  step({.kind = EventKind::lost, .node = 1});
+  step({.kind = EventKind::ended, .node = 0, .attempt = 4});
+  join(1, 3);
+  EXPECT_EQ(state_.phase, JobPhase::gathering);
+  step({.kind = EventKind::lost, .node = 1});
+  join(1, 4);
+  EXPECT_EQ(state_.phase, JobPhase::running);
 }
 
 TEST(JobState, RulesArePrintedAndDrawn) {

@@ -1,76 +1,67 @@
 #include "core/launch/job/membership.h"
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
-
-#include <algorithm>
 #include <charconv>
+
+#include "core/base/parse_json.h"
 
 namespace concord {
 namespace {
 
-std::vector<std::string_view> split(std::string_view text, char at) {
-  std::vector<std::string_view> parts;
-  for (;;) {
-    const size_t end = text.find(at);
-    parts.push_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
-    text.remove_prefix(end + 1);
-  }
+constexpr int kMaxMachine = 1 << 15;
+
+// Returns the integer |name| of |object| if it is one between |lowest| and |highest|.
+std::optional<int64_t> integer(const nlohmann::json& object, const char* name, int64_t lowest, int64_t highest) {
+  const auto found = object.find(name);
+  if (found == object.end() || !found->is_number_integer()) return std::nullopt;
+  const auto value = found->get<int64_t>();
+  return value < lowest || value > highest ? std::nullopt : std::optional(value);
 }
 
-template <class Number>
-bool read(std::string_view text, Number lowest, Number highest, Number* number) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-  return error == std::errc() && end == text.data() + text.size() && *number >= lowest && *number <= highest;
-}
-
-bool read_launcher(std::string_view text, int64_t* launcher) { return read<int64_t>(text, 1, INT64_MAX, launcher); }
-
-std::string voters_text(const char* name, const Voters& voters) {
-  return fmt::format(" {},{},{}", name, voters.leader, fmt::join(voters.launchers, ","));
-}
-
-bool read_voters(const std::vector<std::string_view>& parts, Voters* voters) {
-  if (parts.size() < 3 || parts.size() > 2 + Voters::kMost || !read_launcher(parts[1], &voters->leader)) return false;
-  return std::all_of(parts.begin() + 2, parts.end(),
-                     [&](std::string_view part) { return read_launcher(part, &voters->launchers.emplace_back()); });
-}
-
-bool read_entry(const std::vector<std::string_view>& parts, RosterEntry* entry) {
-  if (parts.size() != 4 || parts[3].empty()) return false;
-  entry->address = parts[3];
-  return read_launcher(parts[0], &entry->launcher) && read(parts[1], 0, 1 << 15, &entry->node) &&
-         read(parts[2], 1, 65535, &entry->port);
+std::string text(const nlohmann::json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
 }  // namespace
 
-std::string pack(const Membership& roster) {
-  if (roster.electorate.attempt < 0) return "";
-  std::string text = fmt::format("{}", roster.electorate.attempt) + voters_text("now", roster.electorate.now);
-  for (const Voters& voters : roster.electorate.before) text += voters_text("before", voters);
-  for (const RosterEntry& entry : roster.voters) {
-    text += fmt::format(" {},{},{},{}", entry.launcher, entry.node, entry.port, entry.address);
-  }
-  return text;
+std::string to_json(const Membership& membership) {
+  nlohmann::json machines = nlohmann::json::object();
+  for (const auto& [node, who] : membership.who) machines[std::to_string(node)] = who;
+  return nlohmann::json{{"attempt", membership.attempt}, {"job", membership.job}, {"machines", machines}}.dump();
 }
 
-std::optional<Membership> unpack_roster(std::string_view text) {
-  Membership roster;
-  if (text.empty()) return roster;
-  const std::vector<std::string_view> words = split(text, ' ');
-  if (!read(words[0], 0, INT32_MAX, &roster.electorate.attempt)) return std::nullopt;
-  for (size_t i = 1; i < words.size(); ++i) {
-    const std::vector<std::string_view> parts = split(words[i], ',');
-    const bool is_now = parts[0] == "now", is_before = parts[0] == "before";
-    const bool is_read = is_now      ? read_voters(parts, &roster.electorate.now)
-                         : is_before ? read_voters(parts, &roster.electorate.before.emplace_back())
-                                     : read_entry(parts, &roster.voters.emplace_back());
-    if (!is_read || (is_now != (i == 1))) return std::nullopt;
+std::string to_json(const LeaderAddress& leader) {
+  return nlohmann::json{
+      {"launcher", leader.launcher}, {"address", leader.address}, {"port", leader.port}, {"who", leader.who}}
+      .dump();
+}
+
+std::optional<Membership> parse_membership(std::string_view given) {
+  const auto object = json_or_discarded(given);
+  if (!object.is_object()) return std::nullopt;
+  const auto attempt = integer(object, "attempt", 0, INT32_MAX - 1);
+  const auto machines = object.find("machines");
+  if (!attempt || machines == object.end() || !machines->is_object()) return std::nullopt;
+  Membership membership{.attempt = static_cast<int>(*attempt), .job = text(object, "job")};
+  for (const auto& [name, who] : machines->items()) {
+    int node = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), node);
+    const bool is_node = error == std::errc() && end == name.data() + name.size() && node >= 0 && node <= kMaxMachine;
+    if (!is_node || !who.is_string()) return std::nullopt;
+    membership.who[node] = who.get<std::string>();
   }
-  if (roster.electorate.now.launchers.empty()) return std::nullopt;
-  return roster;
+  return membership;
+}
+
+std::optional<LeaderAddress> parse_leader(std::string_view given) {
+  const auto object = json_or_discarded(given);
+  if (!object.is_object()) return std::nullopt;
+  const auto launcher = integer(object, "launcher", 1, INT64_MAX), port = integer(object, "port", 1, 65535);
+  if (!launcher || !port || text(object, "address").empty()) return std::nullopt;
+  return LeaderAddress{.launcher = *launcher,
+                       .address = text(object, "address"),
+                       .port = static_cast<int>(*port),
+                       .who = text(object, "who")};
 }
 
 }  // namespace concord

@@ -1,34 +1,34 @@
-// What a launcher has to know to go on without its leader: who decides on another one, and where these listen.
-// Printable, and parsed as input from outside.
+// The record that a leader keeps in its store (leader_store.h) for the launcher that leads after it: the last attempt
+// and the machines that took part.
 #pragma once
 
-#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
-
-#include "core/launch/job/job_state.h"
 
 namespace concord {
 
-struct RosterEntry {
-  int64_t launcher = 0;
-  int node = 0;
-  int port = 0;
-  std::string address = {};
-  bool operator==(const RosterEntry&) const = default;
-};
-
 struct Membership {
-  Electorate electorate = {};
-  std::vector<RosterEntry> voters = {};  // those of electorate.now
+  int attempt = -1;                     // the last one that has started; -1: none
+  std::string job = {};                 // name of the job
+  std::map<int, std::string> who = {};  // launchers by machine: "process 4711 on node3"
   bool operator==(const Membership&) const = default;
 };
 
-std::string pack(
-    const Membership& roster);  // "7 now,11,11,12 11,0,29500,10.0.0.1 12,1,40001,10.0.0.2"; empty: no attempt yet
-// Nothing where |text| is none.
-std::optional<Membership> unpack_roster(std::string_view text);
+// Where a leader listens.
+struct LeaderAddress {
+  int64_t launcher = 0;  // its random id; 0: not known
+  std::string address = {};
+  int port = 0;
+  std::string who = {};  // human-readable
+  bool operator==(const LeaderAddress&) const = default;
+};
+
+std::string to_json(const Membership& membership);
+std::string to_json(const LeaderAddress& leader);
+// Return nullopt if |text| is anything else.
+std::optional<Membership> parse_membership(std::string_view text);
+std::optional<LeaderAddress> parse_leader(std::string_view text);
 
 }  // namespace concord

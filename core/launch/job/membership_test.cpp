@@ -5,22 +5,27 @@
 namespace concord {
 namespace {
 
-TEST(Membership, ReadsWhatItHasWritten) {
-  const Membership roster{.electorate = {.attempt = 7,
-                                         .now = {.leader = 12, .launchers = {12, 13}},
-                                         .before = {{.leader = 11, .launchers = {11, 12, 13}}}},
-                          .voters = {{.launcher = 12, .node = 1, .port = 40001, .address = "10.0.0.2"},
-                                     {.launcher = 13, .node = 2, .port = 40002, .address = "fe80::1%eth0"}}};
-  EXPECT_EQ(pack(roster), "7 now,12,12,13 before,11,11,12,13 12,1,40001,10.0.0.2 13,2,40002,fe80::1%eth0");
-  EXPECT_EQ(unpack_roster(pack(roster)), roster);
-  EXPECT_EQ(unpack_roster(pack(Membership{})), Membership{});
+TEST(Membership, RoundTripsThroughJson) {
+  const Membership membership{.attempt = 7, .job = "job", .who = {{0, "process 1 on a"}, {12, "process \"2\" on b"}}};
+  EXPECT_EQ(to_json(membership),
+            R"({"attempt":7,"job":"job","machines":{"0":"process 1 on a","12":"process \"2\" on b"}})");
+  EXPECT_EQ(parse_membership(to_json(membership)), membership);
+  const LeaderAddress leader{.launcher = 7, .address = "fe80::1%eth0", .port = 40001, .who = "process 1 on a"};
+  EXPECT_EQ(parse_leader(to_json(leader)), leader);
 }
 
-TEST(Membership, RefusesWhatIsNone) {
+TEST(Membership, RejectsAnythingElse) {
   for (const char* text :
-       {"7", "x now,1,1", "-1 now,1,1", "7 now,1", "7 now,0,1", "7 now,1,1 1,0,0,a", "7 now,1,1 1,0,5,",
-        "7 1,0,5,a now,1,1", "7 now,1,1 now,1,1", "7 now,1,1 ", "7 now,1,1x", "7 now,1,1 1,99999,5,a"}) {
-    EXPECT_FALSE(unpack_roster(text)) << text;
+       {"", "7", "{}", R"({"attempt":-1,"job":"j","machines":{}})", R"({"attempt":1.5,"job":"j","machines":{}})",
+        R"({"attempt":99999999999,"job":"j","machines":{}})", R"({"attempt":1,"job":"j","machines":[]})",
+        R"({"attempt":1,"machines":{"x":"w"}})", R"({"attempt":1,"machines":{"-1":"w"}})",
+        R"({"attempt":1,"machines":{"99999":"w"}})", R"({"attempt":1,"machines":{"1":2}})"}) {
+    EXPECT_FALSE(parse_membership(text)) << text;
+  }
+  for (const char* text : {"", "[]", R"({"launcher":1,"address":"a"})", R"({"launcher":1,"address":"a","port":0})",
+                           R"({"launcher":0,"address":"a","port":1})", R"({"launcher":1,"address":"","port":1})",
+                           R"({"launcher":1,"address":"a","port":65536})", R"({"launcher":1,"address":3,"port":1})"}) {
+    EXPECT_FALSE(parse_leader(text)) << text;
   }
 }
 

@@ -50,20 +50,6 @@ class SeveralLaunchers : public TrainResume {
       fs::copy(folder, path("alone"), fs::copy_options::recursive);
     }
   }
-  // All of them after step 7 of 12, where rank |slow| pauses, with checkpoints in memory and none on the disk; and the
-  // same job with one launcher.
-  std::vector<std::unique_ptr<TrainProgram>> four_machines_and_a_spare(int slow) {
-    machines_ = 4;
-    const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
-    run("alone", ranks(4, 1) + saving);
-    const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
-    const std::string pause = "delay:" + std::to_string(slow) + "@8+900";
-    std::vector<std::unique_ptr<TrainProgram>> launchers;
-    for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == slow ? pause : ""));
-    EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
-    EXPECT_TRUE(has_done(7));
-    return launchers;
-  }
   // The same samples; sums are taken in another order.
   void expect_near_run(const std::string& one, const std::string& other) {
     const auto expected = read_steps(path(one)), steps = read_steps(path(other));
@@ -148,10 +134,17 @@ TEST_F(SeveralLaunchers, ASpareMachineTakesThePlaceOfOneThatIsLost) {
   expect_no_ranks();
 }
 
-// What the lost machine had is in the memory of the next one: no checkpoint on the disk, and of four machines none has
-// everything.
+// The state of the lost machine is in the memory of the next one: there is no checkpoint on disk, and none of the four
+// machines has a complete one.
 TEST_F(SeveralLaunchers, TheMemoryOfTheOthersHasWhatALostMachineHad) {
-  const auto launchers = four_machines_and_a_spare(0);
+  machines_ = 4;
+  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
+  run("alone", ranks(4, 1) + saving);
+  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
+  std::vector<std::unique_ptr<TrainProgram>> launchers;
+  for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == 0 ? "delay:0@8+900" : ""));
+  EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
+  EXPECT_TRUE(has_done(7));
   launchers[2]->process().signal(SIGKILL);
   for (const size_t node : {0, 1, 3, 4}) EXPECT_EQ(launchers[node]->exit_code(), 0) << launchers[node]->err();
   EXPECT_THAT(launchers[0]->out(), HasSubstr("restored/checkpoint-6, after step 6"));
@@ -169,7 +162,7 @@ TEST_F(SeveralLaunchers, EndWhenALauncherDoesNotComeBack) {
   expect_no_ranks();
 }
 
-// With the memory of the others, and the job's name and its attempts.
+// With the memory of the others, and with the name and the attempts of the job.
 TEST_F(SeveralLaunchers, GoOnWithALeaderThatIsStartedAgain) {
   const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
   run("alone", ranks(2, 2) + saving);
@@ -178,15 +171,23 @@ TEST_F(SeveralLaunchers, GoOnWithALeaderThatIsStartedAgain) {
   auto second = launcher(1, memory, "delay:1@8+900");
   ASSERT_TRUE(has_done(7));
   first->process().signal(SIGKILL);
-  EXPECT_TRUE(second->process().wait_for_text("waiting up to 60 s for the others to elect another one"));
+  EXPECT_TRUE(second->process().wait_for_text("waiting up to 60 s for it to be started again"));
   auto third = launcher(0, memory + Words{"--resume_from_checkpoint", "true"});
   ASSERT_EQ(third->exit_code(), 0) << third->err() << second->err();
   EXPECT_EQ(second->exit_code(), 0) << second->err();
-  EXPECT_THAT(third->err(), HasSubstr("going on with the job of machine 1"));
+  EXPECT_THAT(third->err(), HasSubstr("continuing the job of machine 1"));
   EXPECT_THAT(third->out(), HasSubstr("restored/checkpoint-6, after step 6"));
   EXPECT_THAT(second->err(), HasSubstr("found the launcher that leads the job"));
   expect_same_run("alone", "out", 12);
   expect_no_ranks();
+}
+
+TEST_F(SeveralLaunchers, RejectAnEtcdThatTheyCannotUse) {
+  const Words etcd = {"--rdzv_backend", "etcd", "--rdzv_endpoint", "127.0.0.1:1"};
+  EXPECT_THAT(refusal(etcd + Words{"--nproc", "2"}),
+              HasSubstr("--rdzv_id is ''; with --rdzv_backend etcd it must be a name of this job"));
+  EXPECT_THAT(refusal(etcd + Words{"--nproc", "2", "--rdzv_id", "job"}), HasSubstr("add --nnodes and --max_restarts"));
+  EXPECT_THAT(refusal({"--nproc", "2", "--rdzv_id", "job"}), HasSubstr("are for etcd; add --rdzv_backend etcd"));
 }
 
 TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
@@ -196,99 +197,6 @@ TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
   first->process().signal(SIGKILL);
   EXPECT_EQ(second->exit_code(), 75) << second->err();
   EXPECT_THAT(second->err(), HasSubstr("the launcher that leads the job is lost: its connection has ended"));
-  expect_no_ranks();
-}
-
-// The launcher of the leader's machine is lost for good: the others elect one of them, and a spare machine takes the
-// place of the lost one.
-TEST_F(SeveralLaunchers, ElectAnotherLeader) {
-  const auto launchers = four_machines_and_a_spare(1);
-  launchers[0]->process().signal(SIGKILL);
-  for (const size_t node : {1, 2, 3, 4}) EXPECT_EQ(launchers[node]->exit_code(), 0) << launchers[node]->err();
-  EXPECT_THAT(launchers[1]->err(), HasSubstr("this launcher, of machine 1, leads the job from now on"));
-  EXPECT_THAT(launchers[1]->err(), HasSubstr("takes the place of machine 0"));
-  EXPECT_THAT(launchers[2]->err(), HasSubstr("found the launcher that leads the job"));
-  EXPECT_THAT(launchers[1]->out(), HasSubstr("restored/checkpoint-6, after step 6"));
-  expect_same_run("alone", "out", 12);
-  expect_no_ranks();
-}
-
-// Three machines, of which that of the leader is lost after step 5.
-class ThreeLaunchers : public SeveralLaunchers {
- protected:
-  // |count|: with spare machines.
-  void lose_leader(const Words& more, int count = 3) {
-    machines_ = 3;
-    words_ = run_words("out", ranks(1, 2));
-    run("alone", ranks(3, 2) + more_of_run(more));
-    for (int node = 0; node < count; ++node) launchers_.push_back(launcher(node, more, node == 1 ? faults_ : ""));
-    if (count > 3) {
-      ASSERT_TRUE(launchers_[3]->process().wait_for_text("this is a spare machine"));
-    }
-    ASSERT_TRUE(has_saved());
-    launchers_[0]->process().signal(SIGKILL);
-    EXPECT_TRUE(launchers_[1]->process().wait_for_text("this launcher, of machine 1, leads the job from now on"));
-  }
-  // What a job on one machine understands, too.
-  static Words more_of_run(const Words& more) {
-    return more.empty() || more.front() != "--logging_steps" ? Words{} : Words{more[0], more[1]};
-  }
-  std::string faults_ = "delay:1@6+900";
-  std::vector<std::unique_ptr<TrainProgram>> launchers_;
-};
-
-TEST_F(ThreeLaunchers, GoOnWithoutTheirLeader) {
-  ASSERT_NO_FATAL_FAILURE(lose_leader({"--allow_fewer_ranks", "--rejoin_timeout", "0"}));
-  for (const size_t node : {1, 2}) EXPECT_EQ(launchers_[node]->exit_code(), 0) << launchers_[node]->err();
-  EXPECT_THAT(launchers_[1]->err(), HasSubstr("(attempt 2, with 2 of 3 ranks)"));
-  expect_near_run("alone", "out");
-  expect_no_ranks();
-}
-
-// It finds that it was replaced, and is a machine like the others.
-TEST_F(ThreeLaunchers, HaveTheirLeaderBack) {
-  ASSERT_NO_FATAL_FAILURE(lose_leader({}));
-  const auto again = launcher(0, {"--resume_from_checkpoint", "true"});
-  EXPECT_EQ(again->exit_code(), 0) << again->err();
-  EXPECT_THAT(again->err(), HasSubstr("the others have elected another launcher to lead the job"));
-  EXPECT_THAT(again->err(), HasSubstr("found the launcher that leads the job"));
-  for (const size_t node : {1, 2}) EXPECT_EQ(launchers_[node]->exit_code(), 0) << launchers_[node]->err();
-  expect_same_run("alone", "out", 12);
-  expect_no_ranks();
-}
-
-// Its scheduler restarts it with the address of the first leader, where no launcher listens. The elected leader has
-// recorded its address in the output folder.
-TEST_F(ThreeLaunchers, HaveOneBackThatKnowsTheFirstLeaderOnly) {
-  faults_ = "delay:1@6+900,delay:0@9+900";  // after the election its rank is the first
-  ASSERT_NO_FATAL_FAILURE(lose_leader({"--logging_steps", "1"}, 4));
-  ASSERT_TRUE(has_done(8));
-  EXPECT_TRUE(fs::exists(path("out/leader.txt")));
-  launchers_[2]->process().signal(SIGKILL);
-  EXPECT_TRUE(launchers_[1]->process().wait_for_text("waiting up to 60 s for machine 2"));
-  const auto again = launcher(2, {"--logging_steps", "1"});
-  EXPECT_EQ(again->exit_code(), 0) << again->err();
-  for (const size_t node : {1, 3}) EXPECT_EQ(launchers_[node]->exit_code(), 0) << launchers_[node]->err();
-  EXPECT_FALSE(fs::exists(path("out/leader.txt")));
-  expect_same_run("alone", "out", 12);
-  expect_no_ranks();
-}
-
-// The first leader is back, as a machine like the others, and sends those on that ask it.
-TEST_F(ThreeLaunchers, HaveOneBackThatAsksTheFirstLeader) {
-  faults_ = "delay:1@6+900,delay:0@9+900";
-  const Words logging = {"--logging_steps", "1"};
-  ASSERT_NO_FATAL_FAILURE(lose_leader(logging));
-  const auto first = launcher(0, logging + Words{"--resume_from_checkpoint", "true"});
-  ASSERT_TRUE(has_done(8));
-  fs::remove(path("out/leader.txt"));
-  launchers_[2]->process().signal(SIGKILL);
-  EXPECT_TRUE(launchers_[1]->process().wait_for_text("waiting up to 60 s for machine 2"));
-  const auto again = launcher(2, logging);
-  EXPECT_EQ(again->exit_code(), 0) << again->err();
-  EXPECT_EQ(first->exit_code(), 0) << first->err();
-  EXPECT_EQ(launchers_[1]->exit_code(), 0) << launchers_[1]->err();
-  expect_same_run("alone", "out", 12);
   expect_no_ranks();
 }
 
