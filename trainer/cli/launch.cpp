@@ -31,7 +31,7 @@ Launchers on several machines with --max_restarts are led by the one with --node
 together, and a launcher that is lost may be started again within --rejoin_timeout. If the leader is lost and is not
 started again in that time, the others exit with code 75. With --rdzv_backend etcd the launchers elect their leader in
 etcd, and another one leads after its machine is lost. A launcher with a --node_rank of --nnodes or more is a spare
-machine: it waits and takes the place of one that is lost. Set CONCORD_JOB_TOKEN to the same random text on all machines.
+machine: it waits and replaces a lost one. Set CONCORD_JOB_TOKEN to the same random text on all machines.
 Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal; 75 a
 training failed that has written a checkpoint: requeue; 71 a device is at fault: requeue without it.)";
 
