@@ -11,8 +11,8 @@ namespace concord {
 inline constexpr const char* kGenerationConfigFile = "generation_config.json";
 
 bool is_auxiliary_file(std::string_view name);
-// The names of these files in |folder|; folders are not among them. Throws ConfigError that names what has such a name
-// and cannot be copied: a pipe, a device, a link to nothing.
+// Returns the names of the auxiliary files in |folder|, without subfolders. Throws ConfigError for a file that cannot be
+// copied: a pipe, a device, a dangling link.
 std::vector<std::string> auxiliary_files_in(const std::string& folder);
 
 // Copies |from| to |to|, which must not exist, in pieces of 1 MiB, and waits until it is durable. Throws ConfigError if

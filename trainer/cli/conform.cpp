@@ -17,7 +17,8 @@
 namespace concord {
 namespace {
 
-// The kit, which knows devices but no training jobs, checks the rest of the path itself.
+// Throws ConfigError if --report is in the output folder of a running job, which the kit knows nothing about. The kit
+// checks the rest of the path.
 void check_report_path(const std::vector<std::string>& arguments) {
   constexpr std::string_view kName = "--report";
   for (size_t i = 0; i < arguments.size(); ++i) {

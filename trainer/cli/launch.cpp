@@ -59,8 +59,8 @@ void recover_as_train_does(const std::vector<std::string>& command, LaunchOption
   options->recovers = is_train;
 }
 
-// Logs are appended, but not to those of another job. On several machines the folder may be this job's own, which
-// runs already on another one.
+// Throws ConfigError if the log folder is in the output folder of another running job. Not checked on several machines:
+// the folder may belong to this job, which another machine has already started.
 void check_log_dir(const LaunchOptions& options) {
   if (!options.log_dir.empty() && options.nnodes == 1) check_outside_live_runs("--log_dir", options.log_dir);
 }

@@ -60,14 +60,14 @@ std::optional<LockHolder> parse_holder(const std::string& text) {
   return holder;
 }
 
-// When the process |pid| was started, in clock ticks since boot; 0: it has exited.
+// Returns the start time of process |pid| in clock ticks since boot; 0: the process has exited.
 uint64_t start_of(int64_t pid) {
   ProcessEntry entry;
   const bool is_there = pid > 0 && parse_process_stat(read_process_file(static_cast<pid_t>(pid), "stat"), &entry);
   return is_there && entry.state != 'Z' ? entry.start_time : 0;
 }
 
-// The launcher of |holder| in its place, if that runs on |host|, which is this machine.
+// Returns |holder| with the pid of its launcher, if the launcher is alive. |host|: name of this machine.
 std::optional<LockHolder> live_launcher_of(LockHolder holder, const std::string& host) {
   if (holder.launcher_started == 0 || holder.host != host || start_of(holder.launcher) != holder.launcher_started)
     return std::nullopt;

@@ -6,8 +6,8 @@
 // also rewrites the file every few seconds as a heartbeat. A process that finds the file watches whether it changes;
 // clocks of two machines are never compared.
 //
-// If another process restarts the job, the file also names that one: it stays when the holder fails or is killed, and
-// other jobs of the same machine are refused until the launcher has exited too.
+// If a launcher restarts the job, the file also names the launcher. It then stays when the holder fails or is killed,
+// and other jobs on the same machine are rejected until the launcher has exited too.
 //
 // Closing any descriptor of the file releases the lock of the whole process (POSIX), so nothing else in the process may
 // open it. Threads: any, one at a time per object.
