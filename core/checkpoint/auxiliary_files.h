@@ -11,7 +11,7 @@ namespace concord {
 inline constexpr const char* kGenerationConfigFile = "generation_config.json";
 
 bool is_auxiliary_file(std::string_view name);
-// Returns the names of the auxiliary files in |folder|, without subfolders. Throws ConfigError for a file that cannot be
+// Returns the names of the auxiliary files in |folder|, without subfolders. Throws ConfigError for one that cannot be
 // copied: a pipe, a device, a dangling link.
 std::vector<std::string> auxiliary_files_in(const std::string& folder);
 
