@@ -74,8 +74,9 @@ void complete_first_run(CommandLine* line) {
     complete("overwrite_output_dir", a.output.overwrite, true);
   }
   complete("seq_length", a.data.seq_length, 64);
-  if (line->nproc == 0) line->nproc = kProcesses;
-  complete("per_device_train_batch_size", a.data.micro_batch_size, rows_of_micro_batch(a, line->nproc * line->nnodes));
+  if (line->arguments.launch.nproc == 0) line->arguments.launch.nproc = kProcesses;
+  complete("per_device_train_batch_size", a.data.micro_batch_size,
+           rows_of_micro_batch(a, line->arguments.launch.nproc * line->arguments.launch.nnodes));
   complete("max_steps", a.steps.max_steps, 400);
   complete("learning_rate", a.lr.learning_rate, 4e-3);
   complete("lr_scheduler_type", a.lr.lr_scheduler_type, "cosine");

@@ -202,7 +202,7 @@ TrainOutput pretrain(std::span<const std::string> words, const PretrainParameter
     fmt::print("{}", line.help ? arguments_help() + extra.help() : to_yaml(line.arguments));
     return {};
   }
-  if (line.nproc > 0 || line.nnodes > 1) {
+  if (line.arguments.launch.nproc > 0 || line.arguments.launch.nnodes > 1) {
     throw ConfigError("--nproc and --nnodes are of `concord train`; start this program with `concord launch`");
   }
   RunOptions options{.notes = line.notes, .store = parameters.store, .inprocess = parameters.inprocess};

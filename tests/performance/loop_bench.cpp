@@ -71,7 +71,7 @@ int run(const bench::Options& options) {
   if (std::string(kName).find(options.part) != std::string::npos) {
     const tests::TemporaryFolder folder;
     CommandLine line;
-    line.nproc = 1;
+    line.arguments.launch.nproc = 1;
     line.arguments.output.dir = folder.path() + "/run";
     line.given = {"output_dir"};
     complete_first_run(&line);

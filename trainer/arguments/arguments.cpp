@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <set>
 
 #include "core/base/files/input_file.h"
 #include "core/base/quoted.h"
@@ -309,7 +308,6 @@ bool names_bool(const std::string& word) {
 }
 
 std::vector<Option> split_options(std::span<const std::string> words, const ExtraArguments* extra, Problems* problems) {
-  static const std::set<std::string> switches = {"help", "print_config", "json"};
   std::vector<Option> options;
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "-h") {
@@ -326,7 +324,7 @@ std::vector<Option> split_options(std::span<const std::string> words, const Extr
     const bool more = i + 1 < words.size();
     if (equals != std::string::npos) {
       option.value = words[i].substr(equals + 1);
-    } else if (switches.contains(option.name) ||
+    } else if ((is_program_option(option.name) && option.name != "config") ||
                (option.name.starts_with("no_") && is_flag(option.name.substr(3), extra))) {
     } else if (more && (is_flag(option.name, extra) ? names_bool(words[i + 1]) : is_value(words[i + 1]))) {
       option.value = words[++i];
@@ -345,66 +343,30 @@ ArgumentValue command_line_value(const Option& option) {
   return {.text = *option.value};
 }
 
-// A number that says where processes are started.
-struct PlaceOption {
-  std::string_view name;
-  int64_t CommandLine::* field;
-  int64_t least, most;
-};
-constexpr PlaceOption kPlaceOptions[] = {{"nproc", &CommandLine::nproc, 1, 4096},
-                                         {"nnodes", &CommandLine::nnodes, 1, 1 << 15},
-                                         {"node_rank", &CommandLine::node_rank, 0, (1 << 15) - 1},
-                                         {"master_port", &CommandLine::master_port, 1, 65535}};
-
-const std::map<std::string, std::string RendezvousOptions::*> kRendezvousOptions = {
-    {"rdzv_backend", &RendezvousOptions::backend},
-    {"rdzv_endpoint", &RendezvousOptions::endpoint},
-    {"rdzv_id", &RendezvousOptions::id},
-    {"rdzv_conf", &RendezvousOptions::conf},
-    {"local_addr", &RendezvousOptions::local_addr}};
-
-void take_program_option(const Option& option, CommandLine* line, Problems* problems) {
-  const auto place = std::ranges::find(kPlaceOptions, option.name, &PlaceOption::name);
-  if (option.name == "config") {
-    return;  // read before
-  } else if (option.name == "master_addr") {
-    line->master_addr = option.value.value_or("");
-  } else if (const auto text = kRendezvousOptions.find(option.name); text != kRendezvousOptions.end()) {
-    line->rendezvous.*(text->second) = option.value.value_or("");
-  } else if (place != std::ranges::end(kPlaceOptions)) {
-    const std::optional<int64_t> number = parse_number<int64_t>(option.value.value_or(""));
-    if (number && *number >= place->least && *number <= place->most) {
-      line->*(place->field) = *number;
-    } else {
-      problems->add("--" + option.name + ": " +
-                    fmt::format("must be an integer from {} to {}, got {}", place->least, place->most,
-                                quoted(option.value.value_or(""))));
-    }
-  } else if (option.value && *option.value != "true" && *option.value != "false") {
-    problems->add("--" + option.name + ": " + fmt::format("takes no value, but {} was given", quoted(*option.value)));
-  } else {
-    bool& flag = option.name == "help" ? line->help : option.name == "json" ? line->json : line->print_config;
-    flag = option.value.value_or("true") == "true";
+void take_switch(const Option& option, CommandLine* line, Problems* problems) {
+  if (option.value && *option.value != "true" && *option.value != "false") {
+    problems->add(fmt::format("--{}: takes no value, but {} was given", option.name, quoted(*option.value)));
+    return;
   }
+  bool& flag = option.name == "help" ? line->help : option.name == "json" ? line->json : line->print_config;
+  flag = option.value.value_or("true") == "true";
 }
 
 void take_option(const Option& option, CommandLine* line, Reading* reading) {
-  static const std::set<std::string> program = {"config",      "nproc", "nnodes",       "node_rank", "master_addr",
-                                                "master_port", "help",  "print_config", "json"};
-  if (program.contains(option.name) || kRendezvousOptions.contains(option.name)) {
-    take_program_option(option, line, &reading->problems);
-    return;
-  }
+  if (option.name == "config") return;  // read before
+  if (is_program_option(option.name)) return take_switch(option, line, &reading->problems);
   Option meant = option;
-  const bool is_known =
-      find_argument(option.name) != nullptr || (reading->extra != nullptr && reading->extra->has(option.name));
+  const Argument* launch = find_launch_argument(option.name);
+  const bool is_known = launch != nullptr || find_argument(option.name) != nullptr ||
+                        (reading->extra != nullptr && reading->extra->has(option.name));
   if (!option.value && option.name.starts_with("no_") && is_flag(option.name.substr(3), reading->extra)) {
     meant = {option.name.substr(3), "false"};
   } else if (!option.value && is_known && !is_flag(option.name, reading->extra)) {
-    reading->problems.add("--" + option.name + ": " + "needs a value");
+    reading->problems.add("--" + option.name + ": needs a value");
     return;
   }
   try {
+    if (launch != nullptr) return set_argument(*launch, *option.value, reading->arguments);
     take(meant.name, command_line_value(meant), "command line", reading);
   } catch (const ConfigError& error) {
     reading->problems.add("command line: "s + error.what());
@@ -412,6 +374,11 @@ void take_option(const Option& option, CommandLine* line, Reading* reading) {
 }
 
 }  // namespace
+
+bool is_program_option(std::string_view name) {
+  constexpr std::string_view kNames[] = {"config", "help", "json", "print_config"};
+  return std::ranges::find(kNames, name) != std::ranges::end(kNames);
+}
 
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments) {
   TrainingArguments copy = *arguments;
@@ -447,6 +414,14 @@ CommandLine parse_command_line(std::span<const std::string> words, const ParseOp
   line.notes = reading.notes();
   if (parse_options.extra != nullptr) line.arguments.extra = parse_options.extra->yaml();
   return line;
+}
+
+void set_argument(const Argument& argument, const std::string& text, TrainingArguments* arguments) {
+  try {
+    assign(argument, {.text = text}, arguments);
+  } catch (const Refusal& refusal) {
+    throw ConfigError(fmt::format("--{} {}", argument.name, refusal.why));
+  }
 }
 
 bool resumes_from_newest(const TrainingArguments& arguments) {

@@ -36,12 +36,6 @@ struct CommandLine {
   std::vector<std::string> given;  // names of arguments that were set, by the file or the command line
   std::string config;              // the file, where there was one
   std::vector<std::string> notes;  // what a user should hear before the run: names that change nothing here, and why
-  int64_t nproc = 0;               // processes to start here; 0: this process is the job, or a part of one
-  int64_t nnodes = 1;              // machines, each with its own launcher, and with nproc
-  int64_t node_rank = 0;           // of this one
-  std::string master_addr;         // of the one with node_rank 0
-  int64_t master_port = 0;         // there; 0: the default
-  RendezvousOptions rendezvous;    // how launchers find their leader
   bool print_config = false;
   bool help = false;
   bool json = false;

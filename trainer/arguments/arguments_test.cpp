@@ -144,10 +144,10 @@ TEST(Arguments, NegativeNumbersAreValuesAndOptionsAreNot) {
 
 TEST(Arguments, OptionsOfTheProgramAreApart) {
   const CommandLine line = parse({"--nproc", "4", "--print_config", "--json", "--seed", "3", "-h"});
-  EXPECT_EQ(line.nproc, 4);
+  EXPECT_EQ(line.arguments.launch.nproc, 4);
   EXPECT_TRUE(line.print_config && line.json && line.help);
   EXPECT_EQ(line.given, std::vector<std::string>{"seed"});
-  EXPECT_THAT(parse_error({"--nproc", "0"}), HasSubstr("from 1 to 4096"));
+  EXPECT_THAT(parse_error({"--nproc", "0"}), HasSubstr("--nproc is '0', but must be an integer >= 1 and <= 4096"));
   EXPECT_THAT(parse_error({"--nproc", "two"}), HasSubstr("'two'"));
 }
 

@@ -410,10 +410,7 @@ const IgnoredArguments* find_ignored_argument(std::string_view name) {
 }
 
 bool is_known_name(std::string_view name) {
-  constexpr std::string_view kProgram[] = {"config",        "nproc",   "nnodes",       "node_rank", "master_addr",
-                                           "master_port",   "help",    "print_config", "json",      "rdzv_backend",
-                                           "rdzv_endpoint", "rdzv_id", "rdzv_conf",    "local_addr"};
-  return std::ranges::find(kProgram, name) != std::ranges::end(kProgram) || find_argument(name) != nullptr ||
+  return is_program_option(name) || find_launch_argument(name) != nullptr || find_argument(name) != nullptr ||
          find_ignored_argument(name) != nullptr || find_refused_argument(name) != nullptr;
 }
 

@@ -1,5 +1,7 @@
 #include "trainer/arguments/table.h"
 
+#include <algorithm>
+
 #include "core/base/nearest_name.h"
 #include "trainer/arguments/table_columns.h"
 #include "trainer/data/blend.h"
@@ -36,6 +38,11 @@ const Argument* find_argument(std::string_view name) {
     if (argument->name == name) return argument;
   }
   return nullptr;
+}
+
+const Argument* find_launch_argument(std::string_view name) {
+  const auto found = std::ranges::find(launch_arguments(), name, &Argument::name);
+  return found == launch_arguments().end() ? nullptr : &*found;
 }
 
 std::vector<std::string> input_paths(const TrainingArguments& arguments) {

@@ -102,12 +102,15 @@ struct RefusedArgument {
 
 std::span<const ArgumentGroup> argument_groups();
 std::span<const Argument* const> all_arguments();  // every group, in order
+// Arguments of a launcher, on the command line of train and launch only: not in files, nor passed on to ranks.
+std::span<const Argument> launch_arguments();
 std::span<const ArgumentAlias> argument_aliases();
 std::span<const IgnoredArguments> ignored_arguments();
 std::span<const RefusedArgument> refused_arguments();
 
 // Return null if there is no such argument. A name that patterns both ignore and refuse is ignored.
 const Argument* find_argument(std::string_view name);  // by any of its names
+const Argument* find_launch_argument(std::string_view name);
 const IgnoredArguments* find_ignored_argument(std::string_view name);
 const RefusedArgument* find_refused_argument(std::string_view name);
 // Returns the name used here for |value| of |argument|, or |value| if it has no other name.
@@ -115,8 +118,12 @@ std::string_view canonical_value(std::string_view argument, std::string_view val
 // Returns the prefix of the names in a mapping called |name|, if such mappings are sections in files of another
 // program: "training." for torchtitan, "" for Megatron.
 std::optional<std::string> section_prefix(std::string_view name);
-// Returns whether |name| is an option of the program, an argument, or a name of another program's.
+// Returns whether |name| is an option of `concord train` itself: --config, --help, --json or --print_config.
+bool is_program_option(std::string_view name);
+// Returns whether |name| is an option of the program or its launcher, an argument, or a name of another program's.
 bool is_known_name(std::string_view name);
+// Sets the value of |argument|, as the command line does. Throws ConfigError unless |text| has its type and is allowed.
+void set_argument(const Argument& argument, const std::string& text, TrainingArguments* arguments);
 // Returns |text| as a YAML string.
 std::string yaml_text(const std::string& text);
 // Returns the value of |argument| as YAML.

@@ -305,6 +305,33 @@ constexpr Argument kOutputArguments[] = {
      .resume = Resume::may_differ},
 };
 
+constexpr Argument kLaunchArguments[] = {
+    {.name = "nproc",
+     .member = field<&T::launch, &LaunchArguments::nproc>,
+     .help = "number of processes on this machine",
+     .range = between(1, 4096),
+     .resume = Resume::may_differ},
+    {.name = "nnodes",
+     .member = field<&T::launch, &LaunchArguments::nnodes>,
+     .help = "number of machines",
+     .range = between(1, 1 << 15),
+     .resume = Resume::may_differ},
+    {.name = "node_rank",
+     .member = field<&T::launch, &LaunchArguments::node_rank>,
+     .help = "index of this machine, from 0; from --nnodes on: a spare machine",
+     .range = between(0, (1 << 15) - 1),
+     .resume = Resume::may_differ},
+    {.name = "master_addr",
+     .member = field<&T::launch, &LaunchArguments::master_addr>,
+     .help = "address of machine 0 (default for one machine: 127.0.0.1)",
+     .resume = Resume::may_differ},
+    {.name = "master_port",
+     .member = field<&T::launch, &LaunchArguments::master_port>,
+     .help = "port on machine 0 (default for one machine: any free port; for several: 29500)",
+     .range = between(0, 65535),
+     .resume = Resume::may_differ},
+};
+
 constexpr ArgumentGroup kRunGroups[] = {
     {.title = "Wrong numbers (docs/faults.md)", .arguments = kFaultsArguments},
     {.title = "Logging, evaluation and checkpoints (steps below 1 are a fraction of all steps)",
@@ -312,6 +339,8 @@ constexpr ArgumentGroup kRunGroups[] = {
 };
 
 }  // namespace
+
+std::span<const Argument> launch_arguments() { return kLaunchArguments; }
 
 std::span<const ArgumentGroup> run_groups() { return kRunGroups; }
 

@@ -194,6 +194,22 @@ struct RecoveryArguments {
   bool operator==(const RecoveryArguments&) const = default;
 };
 
+// Where the processes of a job run. Given on the command line only: ranks and files do not have these.
+struct LaunchArguments {
+  int64_t nproc = 0;        // processes to start on this machine; 0: this process is the job, or one rank of it
+  int64_t nnodes = 1;       // machines; each has its own launcher and nproc processes
+  int64_t node_rank = 0;    // index of this machine
+  std::string master_addr;  // address of the machine with node_rank 0
+  int64_t master_port = 0;  // port on that machine; 0: the default
+  // How launchers on several machines find their leader: see RendezvousOptions.
+  std::string rdzv_backend = "static";
+  std::string rdzv_endpoint;
+  std::string rdzv_id;
+  std::string rdzv_conf;
+  std::string local_addr;
+  bool operator==(const LaunchArguments&) const = default;
+};
+
 // What a run with resume_from_checkpoint does not take from the checkpoint; no effect without one.
 struct ResumeArguments {
   bool finetune = false;  // all but the weights
@@ -266,6 +282,7 @@ struct TrainingArguments {
   LoggingArguments logging;
   EvaluationArguments evaluation;
   SavingArguments saving;
+  LaunchArguments launch;
   RecoveryArguments recovery;
   ResumeArguments resume;
   BestModelArguments best_model;

@@ -245,14 +245,16 @@ int run_chaos(const ChaosOptions& options) {
   const std::vector<std::string> words(options.command.begin() + 1, options.command.end());
   const CommandLine line = parse_command_line(words);
   const int64_t steps = line.arguments.steps.max_steps;
-  if (line.nproc < 1) throw ConfigError("give --nproc: the launcher that survives the faults is that of concord train");
-  if (line.nnodes > 1) throw ConfigError("--nnodes: concord chaos runs a job of one launcher; remove it");
+  if (line.arguments.launch.nproc < 1)
+    throw ConfigError("give --nproc: the launcher that survives the faults is that of concord train");
+  if (line.arguments.launch.nnodes > 1)
+    throw ConfigError("--nnodes: concord chaos runs a job of one launcher; remove it");
   if (steps < 2) throw ConfigError("give --max_steps: faults come at random steps of the run");
   const std::vector<FaultKind> kinds = parse_fault_kinds(options.kinds);
-  const std::vector<Fault> faults = options.every > 0
-                                        ? plan_faults_by_time(options.seed, options.faults, kinds, line.nproc,
-                                                              static_cast<int64_t>(1000 * options.every))
-                                        : plan_faults(options.seed, options.faults, kinds, line.nproc, steps);
+  const std::vector<Fault> faults =
+      options.every > 0 ? plan_faults_by_time(options.seed, options.faults, kinds, line.arguments.launch.nproc,
+                                              static_cast<int64_t>(1000 * options.every))
+                        : plan_faults(options.seed, options.faults, kinds, line.arguments.launch.nproc, steps);
   const bool has_restarts = std::ranges::find(line.given, "max_restarts") != line.given.end();
   const fs::path folder = line.arguments.output.dir, log = folder / "recovery.jsonl";
   const RunLock lock(folder, "");

@@ -14,6 +14,7 @@
 #include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
 #include "trainer/cli/rank_command.h"
+#include "trainer/cli/setting_options.h"
 #include "trainer/data/text/tokenizer_process.h"
 #include "trainer/generation/generate_arguments.h"
 #include "trainer/generation/prompts.h"
@@ -99,38 +100,49 @@ void add_sampling(CLI::App* app, GenerateOptions* options) {
       ->capture_default_str();
 }
 
-void add_layout(CLI::App* app, GenerateArguments* given) {
-  InitializeArgs& sizes = given->sizes;
-  app->add_option("--tensor_model_parallel_size", sizes.tensor_model_parallel_size)->capture_default_str();
-  app->add_option("--pipeline_model_parallel_size", sizes.pipeline_model_parallel_size)->capture_default_str();
-  app->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline_model_parallel_size)
-      ->capture_default_str();
-  app->add_option("--pipeline_model_parallel_layout", given->layout, "layers of each stage, e.g. \"E,t*3|t*4,L\"");
-  app->add_option("--ddp_timeout", sizes.ddp_timeout, "timeout in seconds for a rank waiting on others")
-      ->capture_default_str();
+// Returns |given| with the values of the options that are settings of `concord train` too.
+GenerateArguments with_settings(GenerateArguments given, const TrainingArguments& settings) {
+  given.model = settings.model.path;
+  given.tokenizer = settings.data.tokenizer;
+  given.chat_template = settings.data.chat_template;
+  given.layout = settings.pipeline.layout;
+  given.sizes = settings.job;
+  return given;
 }
 
 }  // namespace
 
 void add_generate_command(CLI::App* program, int* exit_code) {
   const auto given = std::make_shared<GenerateArguments>();
+  const auto settings = std::make_shared<TrainingArguments>();
   const auto nproc = std::make_shared<int>(0);
   CLI::App* app = program->add_subcommand("generate", "let a model continue a prompt or answer in a chat");
   app->footer(kGenerateFooter);
-  app->add_option("--model", given->model, "Hugging Face folder, checkpoint, or folder of an adapter")->required();
+  add_setting(app, {.name = "model", .help = "Hugging Face folder, checkpoint, or folder of an adapter"},
+              settings.get())
+      ->required();
   app->add_option("--adapter", given->adapter, "folder of an adapter for the model");
   app->add_option("--prompt", given->prompt, "text to continue");
   app->add_option("--prompts", given->prompts, "file with prompts, .jsonl or one per line");
   app->add_flag("--chat", given->chat, "the prompt is what a user says; the model answers");
-  app->add_option("--tokenizer", given->tokenizer,
-                  "byte, a tokenizer.json or its folder (default: that of the model's folder)");
-  app->add_option("--chat_template", given->chat_template, "Jinja file (default: the tokenizer's own template)");
+  add_settings(
+      app,
+      {{.name = "tokenizer", .help = "byte, a tokenizer.json or its folder (default: that of the model's folder)"},
+       {.name = "chat_template", .help = "Jinja file (default: the tokenizer's own template)"}},
+      settings.get());
   app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (default: as in the config)");
   add_sampling(app, &given->options);
   app->add_flag("--json", given->json, "print one JSON document");
   app->add_option("--nproc", *nproc, "start this many processes on this machine")->check(CLI::Range(1, 4096));
-  add_layout(app, given.get());
-  app->callback([given, nproc, exit_code] { *exit_code = run_generate(*given, *nproc); });
+  add_settings(app,
+               {{.name = "tensor_model_parallel_size", .help = ""},
+                {.name = "pipeline_model_parallel_size", .help = ""},
+                {.name = "virtual_pipeline_model_parallel_size", .help = ""},
+                {.name = "pipeline_model_parallel_layout", .help = "layers of each stage, e.g. \"E,t*3|t*4,L\""},
+                {.name = "ddp_timeout"}},
+               settings.get());
+  app->callback(
+      [given, settings, nproc, exit_code] { *exit_code = run_generate(with_settings(*given, *settings), *nproc); });
 }
 
 }  // namespace concord

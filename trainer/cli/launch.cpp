@@ -14,6 +14,7 @@
 #include "core/launch/launcher.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/checkpoint/output_folder.h"
+#include "trainer/cli/setting_options.h"
 
 namespace concord {
 namespace {
@@ -35,8 +36,9 @@ machine: it waits and replaces a lost one. Set CONCORD_JOB_TOKEN to the same ran
 Exit codes: 0 all processes exited with 0; 1 one did not; 2 wrong usage; 128 + signal: stopped by that signal; 75 a
 training failed that has written a checkpoint: requeue; 71 a device is at fault: requeue without it.)";
 
-struct LaunchArguments {
-  LaunchOptions options;
+struct LaunchCommand {
+  TrainingArguments settings;
+  LaunchOptions options;  // those that are not settings
   bool no_prefix = false;
   std::vector<std::string> command;
 };
@@ -66,9 +68,9 @@ void check_log_dir(const LaunchOptions& options) {
 }
 
 // Holds the lock of the output folder while the ranks are restarted; null: the rank that writes holds it.
-std::unique_ptr<RunLock> lock_output_of_train(const LaunchArguments& arguments) {
+std::unique_ptr<RunLock> lock_output_of_train(const LaunchCommand& arguments) {
   const std::vector<std::string>& command = arguments.command;
-  if (command.empty() || command.front() != "train" || arguments.options.nnodes > 1) return nullptr;
+  if (command.empty() || command.front() != "train" || arguments.settings.launch.nnodes > 1) return nullptr;
   CommandLine line;
   try {
     line = parse_command_line(std::vector(command.begin() + 1, command.end()));
@@ -118,34 +120,40 @@ void add_rules_flags(CLI::App* app) {
 
 }  // namespace
 
+LaunchOptions launch_options(const TrainingArguments& settings) {
+  LaunchOptions options;
+  options.nproc = static_cast<int>(settings.launch.nproc);
+  options.nnodes = static_cast<int>(settings.launch.nnodes);
+  options.node_rank = static_cast<int>(settings.launch.node_rank);
+  options.master_addr = settings.launch.master_addr;
+  options.master_port = static_cast<int>(settings.launch.master_port);
+  options.max_restarts = static_cast<int>(settings.recovery.max_restarts);
+  options.spares = static_cast<int>(settings.recovery.spares);
+  options.rejoin_seconds = settings.recovery.rejoin_timeout;
+  return options;
+}
+
 void add_launch_command(CLI::App* program, int* exit_code) {
-  const auto arguments = std::make_shared<LaunchArguments>();
+  const auto arguments = std::make_shared<LaunchCommand>();
   LaunchOptions& options = arguments->options;
   CLI::App* launch_app =
       program->add_subcommand("launch", "start the processes of a job on this machine, like torchrun");
   launch_app->footer(kLaunchFooter);
-  launch_app->add_option("--nproc,--nproc_per_node", options.nproc, "number of processes on this machine")->required();
-  launch_app->add_option("--nnodes", options.nnodes, "number of machines")->capture_default_str();
-  launch_app
-      ->add_option("--node_rank", options.node_rank, "index of this machine, from 0; from --nnodes on: a spare machine")
-      ->capture_default_str();
-  launch_app->add_option("--master_addr", options.master_addr,
-                         "address of machine 0 (default for one machine: 127.0.0.1)");
-  launch_app->add_option("--master_port", options.master_port,
-                         "port on machine 0 (default for one machine: any free port; for several: 29500)");
-  add_rendezvous_options(launch_app, &options.rendezvous);
-  launch_app
-      ->add_option("--max_restarts", options.max_restarts,
-                   "how many times to restart all processes after failures without progress")
-      ->capture_default_str();
-  launch_app
-      ->add_option("--spares", options.spares,
-                   "with --max_restarts and train: processes per machine that wait to replace a lost one")
-      ->capture_default_str();
-  launch_app
-      ->add_option("--rejoin_timeout", options.rejoin_seconds,
-                   "with --nnodes and --max_restarts: seconds in which a lost launcher may be started again")
-      ->capture_default_str();
+  TrainingArguments* settings = &arguments->settings;
+  add_setting(launch_app, {.name = "nproc", .spellings = "--nproc,--nproc_per_node", .shows_default = false}, settings)
+      ->required();
+  add_settings(
+      launch_app,
+      {{.name = "nnodes"},
+       {.name = "node_rank"},
+       {.name = "master_addr"},
+       {.name = "master_port", .shows_default = false},
+       {.name = "max_restarts", .help = "how many times to restart all processes after failures without progress"},
+       {.name = "spares",
+        .help = "with --max_restarts and train: processes per machine that wait to replace a lost one"},
+       {.name = "rejoin_timeout",
+        .help = "with --nnodes and --max_restarts: seconds in which a lost launcher may be started again"}},
+      settings);
   launch_app->add_option("--grace", options.grace_seconds, "seconds between SIGTERM and SIGKILL when a job is stopped")
       ->capture_default_str();
   launch_app->add_option(
@@ -155,11 +163,14 @@ void add_launch_command(CLI::App* program, int* exit_code) {
   add_rules_flags(launch_app);
   launch_app->add_option("command", arguments->command, "command that each process runs, after --");
   launch_app->callback([program, arguments, exit_code] {
-    arguments->options.prefix = !arguments->no_prefix;
-    recover_as_train_does(arguments->command, &arguments->options);
-    check_log_dir(arguments->options);
+    LaunchOptions all = launch_options(arguments->settings);
+    all.grace_seconds = arguments->options.grace_seconds;
+    all.log_dir = arguments->options.log_dir;
+    all.prefix = !arguments->no_prefix;
+    recover_as_train_does(arguments->command, &all);
+    check_log_dir(all);
     const std::unique_ptr<RunLock> lock = lock_output_of_train(*arguments);
-    *exit_code = launch(arguments->options, resolve(*program, arguments->command));
+    *exit_code = launch(all, resolve(*program, arguments->command));
   });
 }
 

@@ -16,6 +16,7 @@
 #include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
 #include "trainer/cli/rank_command.h"
+#include "trainer/cli/setting_options.h"
 #include "trainer/torch_module/loader.h"
 
 namespace concord {
@@ -80,63 +81,65 @@ int run_probe(ProbeArguments given, int nproc) {
   return 0;
 }
 
-void add_probe_layout(CLI::App* app, ProbeArguments* given) {
-  InitializeArgs& sizes = given->sizes;
-  app->add_option("--tensor_model_parallel_size", sizes.tensor_model_parallel_size)->capture_default_str();
-  app->add_option("--context_parallel_size", sizes.context_parallel_size)->capture_default_str();
-  app->add_option("--expert_model_parallel_size", sizes.expert_model_parallel_size)->capture_default_str();
-  app->add_option("--expert_tensor_parallel_size", sizes.expert_tensor_parallel_size,
-                  "0: as --tensor_model_parallel_size")
-      ->capture_default_str();
-  app->add_option("--pipeline_model_parallel_size", sizes.pipeline_model_parallel_size)->capture_default_str();
-  app->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline_model_parallel_size)
-      ->capture_default_str();
-  app->add_option("--pipeline_model_parallel_layout", given->layout, "layers of each stage, e.g. \"E,t*3|t*4,L\"");
-  app->add_flag("--sequence_parallel,!--no_sequence_parallel", given->model_options.sequence_parallel,
-                "split tokens over the tensor-parallel ranks between layers");
-  app->add_option("--cp_comm_type", given->model_options.cp_comm_type, "context parallelism: p2p (ring) or all_gather")
-      ->capture_default_str();
-  app->add_option("--recompute_granularity", given->model_options.recompute.granularity, "full or selective");
-  app->add_option("--recompute_method", given->model_options.recompute.method, "uniform or block")
-      ->capture_default_str();
-  app->add_option("--recompute_num_layers", given->model_options.recompute.num_layers)->capture_default_str();
-  app->add_option("--recompute_modules", given->model_options.recompute.modules,
-                  "for selective: core_attn, mlp, layernorm, mlp_act, moe_act");
-  MoeArgs& moe = given->model_options.moe;
-  app->add_option("--moe_router_load_balancing_type", moe.router_load_balancing_type,
-                  "aux_loss, seq_aux_loss, global_aux_loss, pooled_aux_loss or none (default: as in the config)");
-  app->add_option("--moe_aux_loss_coeff", moe.aux_loss_coeff, "coefficient of that loss")->capture_default_str();
-  app->add_option("--moe_z_loss_coeff", moe.z_loss_coeff, "coefficient of the router's z-loss")->capture_default_str();
-  app->add_option("--moe_expert_capacity_factor", moe.expert_capacity_factor,
-                  "tokens that an expert takes at most, as a multiple of an even share; 0: no limit")
-      ->capture_default_str();
-  app->add_option("--moe_token_drop_policy", moe.token_drop_policy, "which of them it keeps: probs or position")
-      ->capture_default_str();
-  app->add_flag("--moe_pad_expert_input_to_capacity", moe.pad_expert_input_to_capacity,
-                "pad what experts compute on to that: the same results");
-  MtpArgs& mtp = given->model_options.mtp;
-  app->add_option("--mtp_num_layers", mtp.num_layers,
-                  "layers that predict further tokens; their losses are in gradients only")
-      ->capture_default_str();
-  app->add_option("--mtp_loss_scaling_factor", mtp.loss_scaling_factor, "factor of the mean of their losses")
-      ->capture_default_str();
-  app->add_option("--ddp_timeout", sizes.ddp_timeout, "timeout in seconds for a rank waiting on others")
-      ->capture_default_str();
+void add_probe_settings(CLI::App* app, TrainingArguments* settings) {
+  add_settings(
+      app,
+      {{.name = "tensor_model_parallel_size", .help = ""},
+       {.name = "context_parallel_size", .help = ""},
+       {.name = "expert_model_parallel_size", .help = ""},
+       {.name = "expert_tensor_parallel_size", .help = "0: as --tensor_model_parallel_size"},
+       {.name = "pipeline_model_parallel_size", .help = ""},
+       {.name = "virtual_pipeline_model_parallel_size", .help = ""},
+       {.name = "pipeline_model_parallel_layout", .help = "layers of each stage, e.g. \"E,t*3|t*4,L\""},
+       {.name = "sequence_parallel",
+        .help = "split tokens over the tensor-parallel ranks between layers",
+        .spellings = "--sequence_parallel,!--no_sequence_parallel"},
+       {.name = "cp_comm_type", .help = "context parallelism: p2p (ring) or all_gather"},
+       {.name = "recompute_granularity", .help = "full or selective"},
+       {.name = "recompute_method", .help = "uniform or block"},
+       {.name = "recompute_num_layers", .help = ""},
+       {.name = "recompute_modules", .help = "for selective: core_attn, mlp, layernorm, mlp_act, moe_act"},
+       {.name = "moe_router_load_balancing_type",
+        .help = "aux_loss, seq_aux_loss, global_aux_loss, pooled_aux_loss or none (default: as in the config)"},
+       {.name = "moe_aux_loss_coeff", .help = "coefficient of that loss"},
+       {.name = "moe_z_loss_coeff", .help = "coefficient of the router's z-loss"},
+       {.name = "moe_expert_capacity_factor",
+        .help = "tokens that an expert takes at most, as a multiple of an even share; 0: no limit"},
+       {.name = "moe_token_drop_policy", .help = "which of them it keeps: probs or position"},
+       {.name = "moe_pad_expert_input_to_capacity", .help = "pad what experts compute on to that: the same results"},
+       {.name = "mtp_num_layers", .help = "layers that predict further tokens; their losses are in gradients only"},
+       {.name = "mtp_loss_scaling_factor"},
+       {.name = "ddp_timeout"}},
+      settings);
+}
+
+// Returns |given| with the values of the options that are settings of `concord train` too.
+ProbeArguments with_settings(ProbeArguments given, const TrainingArguments& settings) {
+  given.model = settings.model.path;
+  given.model_config = settings.model.config;
+  given.adapter = settings.finetuning.adapter;
+  given.layout = settings.pipeline.layout;
+  given.sizes = settings.job;
+  given.model_options = settings.model_options;
+  return given;
 }
 
 }  // namespace
 
 void add_probe_command(CLI::App* program, int* exit_code) {
   const auto given = std::make_shared<ProbeArguments>();
+  const auto settings = std::make_shared<TrainingArguments>();
   const auto nproc = std::make_shared<int>(0);
   CLI::App* app = program->add_subcommand(
       "probe", "run one forward (and backward) pass on a given batch under any layout and dump the results");
   app->footer(kProbeFooter);
-  app->add_option("--model", given->model, "Hugging Face folder: config.json and safetensors");
-  app->add_option("--adapter_name_or_path", given->adapter,
-                  "folder of an adapter; gradients and weights are then those of its tensors, by peft's names");
-  app->add_option("--model_config", given->model_config, "config.json of a new model to initialize");
-  app->add_option("--seed", given->sizes.seed, "seed of the initialization")->capture_default_str();
+  add_settings(app,
+               {{.name = "model", .help = "Hugging Face folder: config.json and safetensors"},
+                {.name = "adapter_name_or_path",
+                 .help = "folder of an adapter; gradients and weights are then those of its tensors, by peft's names"},
+                {.name = "model_config", .help = "config.json of a new model to initialize"},
+                {.name = "seed", .help = "seed of the initialization"}},
+               settings.get());
   app->add_option("--batch", given->batch, "safetensors file with input_ids and labels");
   app->add_option("--out", given->out, "safetensors file to write")->required();
   app->add_flag("--overwrite", given->overwrite, "replace an existing file");
@@ -146,8 +149,9 @@ void add_probe_command(CLI::App* program, int* exit_code) {
   app->add_flag("--weights", given->options.weights, "add weight.NAME; --batch is then optional");
   app->add_flag("--json", given->json, "print one JSON document");
   app->add_option("--nproc", *nproc, "start this many processes on this machine")->check(CLI::Range(1, 4096));
-  add_probe_layout(app, given.get());
-  app->callback([given, nproc, exit_code] { *exit_code = run_probe(*given, *nproc); });
+  add_probe_settings(app, settings.get());
+  app->callback(
+      [given, settings, nproc, exit_code] { *exit_code = run_probe(with_settings(*given, *settings), *nproc); });
 }
 
 }  // namespace concord

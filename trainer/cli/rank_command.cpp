@@ -9,23 +9,15 @@
 #include "core/base/config_error.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/job_environment.h"
+#include "trainer/arguments/table.h"
 
 namespace concord {
-namespace {
-
-// What says where processes are started, with '_' for '-'.
-constexpr std::string_view kPlaces[] = {"__nproc",       "__nnodes",       "__node_rank",     "__master_addr",
-                                        "__master_port", "__rdzv_backend", "__rdzv_endpoint", "__rdzv_id",
-                                        "__rdzv_conf",   "__local_addr"};
-
-}  // namespace
-
 std::vector<std::string> rank_command(const std::vector<std::string>& words) {
   std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string()};
   for (size_t i = 0; i < words.size(); ++i) {
     std::string name = words[i].substr(0, words[i].find('='));
     std::ranges::replace(name, '-', '_');
-    if (std::ranges::find(kPlaces, name) == std::ranges::end(kPlaces)) {
+    if (!name.starts_with("__") || find_launch_argument(name.substr(2)) == nullptr) {
       command.push_back(words[i]);
     } else if (words[i].find('=') == std::string::npos) {
       ++i;

@@ -7,8 +7,8 @@
 
 namespace concord {
 
-// |words| are those of this process after the program's name. The result begins with the path of the program and lacks
-// --nproc, --nnodes, --node_rank, --master_addr and --master_port.
+// Returns the path of this program and |words|, the arguments of this process, without those of its launcher
+// (launch_arguments).
 std::vector<std::string> rank_command(const std::vector<std::string>& words);
 
 // The command line of this process after the program's name.

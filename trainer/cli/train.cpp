@@ -15,6 +15,7 @@
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/checkpoint/output_folder.h"
+#include "trainer/cli/launch.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/first_run.h"
 #include "trainer/health/elastic_layout.h"
@@ -55,15 +56,15 @@ void check_output(const CommandLine& line) { check_output_folder(output_request(
 
 // In a job of several launchers the rank that writes holds the lock.
 std::unique_ptr<RunLock> lock_output(const CommandLine& line) {
-  return line.nnodes > 1 ? nullptr : lock_for_ranks(output_request(line.arguments, {line.config}));
+  return line.arguments.launch.nnodes > 1 ? nullptr : lock_for_ranks(output_request(line.arguments, {line.config}));
 }
 
-int64_t world_of(const CommandLine& line) { return line.nproc * line.nnodes; }
+int64_t world_of(const CommandLine& line) { return line.arguments.launch.nproc * line.arguments.launch.nnodes; }
 
 // The input of a first run is written to a folder that the machines share, which is machine 0's to check, or to each
 // machine's own.
 bool checks_output_of_first_run(const CommandLine& line) {
-  return line.node_rank == 0 || line.arguments.saving.on_each_node;
+  return line.arguments.launch.node_rank == 0 || line.arguments.saving.on_each_node;
 }
 
 // Errors are reported once, here, and not by each process. Locks the output folder unless |lock| does already.
@@ -71,14 +72,14 @@ void check_train(const CommandLine& line, std::unique_ptr<RunLock>* lock) {
   if (*lock == nullptr) *lock = lock_output(line);
   const TrainingPlan plan = plan_training(line.arguments, 0, world_of(line));
   Machines machines{.first = {}, .world = world_of(line)};
-  for (int64_t i = 0; i < line.nnodes; ++i) machines.first.push_back(i * line.nproc);
+  for (int64_t i = 0; i < line.arguments.launch.nnodes; ++i) machines.first.push_back(i * line.arguments.launch.nproc);
   check_machines(plan, machines);
   // On several machines the ranks check their folders, once they have met: nobody then waits for one that is refused.
-  if (line.nnodes == 1) check_output(line);
+  if (line.arguments.launch.nnodes == 1) check_output(line);
 }
 
 void check_places(const CommandLine& line) {
-  if (line.nproc == 0 && (line.nnodes > 1 || line.node_rank > 0)) {
+  if (line.arguments.launch.nproc == 0 && (line.arguments.launch.nnodes > 1 || line.arguments.launch.node_rank > 0)) {
     throw ConfigError(
         "--nnodes and --node_rank are for launchers; add --nproc, the number of processes on each machine");
   }
@@ -89,21 +90,12 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words, s
   if (isatty(STDOUT_FILENO) == 1 && !line.json) {
     if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminalVariable, name, 1);
   }
-  LaunchOptions options;
-  options.nproc = static_cast<int>(line.nproc);
-  options.nnodes = static_cast<int>(line.nnodes);
-  options.node_rank = static_cast<int>(line.node_rank);
-  options.master_addr = line.master_addr;
-  options.master_port = static_cast<int>(line.master_port);
+  LaunchOptions options = launch_options(line.arguments);
   options.prefix = false;
-  options.max_restarts = static_cast<int>(line.arguments.recovery.max_restarts);
-  options.spares = static_cast<int>(line.arguments.recovery.spares);
-  options.rejoin_seconds = line.arguments.recovery.rejoin_timeout;
-  options.rendezvous = line.rendezvous;
   if (line.arguments.recovery.allow_fewer_ranks) {
     options.worlds = allowed_world_sizes(line.arguments, world_of(line));
     const int64_t tensor = line.arguments.job.tensor_model_parallel_size;
-    if (line.nproc % tensor == 0) options.colocated_ranks = static_cast<int>(tensor);
+    if (line.arguments.launch.nproc % tensor == 0) options.colocated_ranks = static_cast<int>(tensor);
   }
   options.recovers = true;
   options.forks_ranks = true;
@@ -123,10 +115,10 @@ int run_train(std::vector<std::string> words) {
   }
   const JobEnvironment environment = read_job_environment();
   const bool is_started = environment.source != JobSource::single;
-  if (is_started && line.nproc > 0) {
+  if (is_started && line.arguments.launch.nproc > 0) {
     throw ConfigError(
         fmt::format("--nproc {} starts processes, but this process was already started by {}; remove --nproc",
-                    line.nproc, to_string(environment.source)));
+                    line.arguments.launch.nproc, to_string(environment.source)));
   }
   const bool is_first = is_first_run(line) && !is_started;
   if (is_first) complete_first_run(&line);
@@ -151,7 +143,8 @@ int run_train(std::vector<std::string> words) {
     if (line.json) words.push_back("--json");
   }
   setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
-  const bool is_supervised = world_of(line) > 1 || (line.nproc == 1 && line.arguments.recovery.max_restarts > 0);
+  const bool is_supervised =
+      world_of(line) > 1 || (line.arguments.launch.nproc == 1 && line.arguments.recovery.max_restarts > 0);
   if (is_supervised) return start_train_ranks(line, words, std::move(lock));
   lock.reset();                                          // the only rank, in this process, takes it
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while

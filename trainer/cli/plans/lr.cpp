@@ -12,6 +12,7 @@
 #include "core/base/config_error.h"
 #include "core/base/files/output_check.h"
 #include "core/base/quoted.h"
+#include "trainer/cli/setting_options.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
 
@@ -24,7 +25,7 @@ constexpr double kBar = 40;
 constexpr size_t kMaxDrawn = 2000;
 
 struct LrOptions {
-  LrArguments lr;
+  TrainingArguments settings;
   std::vector<std::string> kwargs;  // name=value
   std::string csv;
   std::string svg;
@@ -38,7 +39,7 @@ void take_kwargs(LrOptions* given) {
     if (equals == 0 || equals == std::string::npos)
       throw ConfigError(
           fmt::format("--lr_scheduler_kwargs must be name=value, e.g. min_lr=1e-5; got {}", quoted(text)));
-    given->lr.lr_scheduler_kwargs[text.substr(0, equals)] = text.substr(equals + 1);
+    given->settings.lr.lr_scheduler_kwargs[text.substr(0, equals)] = text.substr(equals + 1);
   }
 }
 
@@ -54,28 +55,14 @@ void run_lr(LrOptions* given) {
   if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
     throw ConfigError("only one document can be written to standard output; use files for the others");
   check_output_files({{"--csv", given->csv}, {"--svg", given->svg}}, {.overwrite = given->overwrite});
-  const std::vector<LrPoint> points = lr_points(given->lr);
+  LrArguments lr = given->settings.lr;
+  lr.max_steps = given->settings.steps.max_steps;
+  lr.global_batch_size = given->settings.steps.global_batch_size;
+  const std::vector<LrPoint> points = lr_points(lr);
   if (!given->csv.empty()) write_out(given->csv, lr_csv(points));
-  if (!given->svg.empty()) write_out(given->svg, lr_svg(given->lr, points));
+  if (!given->svg.empty()) write_out(given->svg, lr_svg(lr, points));
   if (given->csv == "-" || given->svg == "-") return;
   std::fputs((given->json ? lr_json(points) + "\n" : lr_text(points)).c_str(), stdout);
-}
-
-void add_lengths(CLI::App* lr, LrArguments* given) {
-  lr->add_option("--warmup_steps", given->warmup_steps, "number of warmup steps");
-  lr->add_option("--warmup_samples", given->warmup_samples, "warmup length in samples");
-  lr->add_option("--warmup_ratio", given->warmup_ratio, "warmup length as a fraction of all steps");
-  lr->add_option("--lr_warmup_init", given->lr_warmup_init, "learning rate at the start of warmup")
-      ->capture_default_str();
-  lr->add_option("--lr_decay_steps", given->lr_decay_steps, "step at which the schedule ends; default: max_steps");
-  lr->add_option("--lr_decay_samples", given->lr_decay_samples, "the same, in samples");
-  lr->add_option("--lr_wsd_decay_steps", given->lr_wsd_decay_steps,
-                 "number of decay steps at the end of the wsd schedule");
-  lr->add_option("--lr_wsd_decay_samples", given->lr_wsd_decay_samples, "the same, in samples");
-  lr->add_option("--global_batch_size", given->global_batch_size, "samples per step")->capture_default_str();
-  lr->add_option("--lr_step_offset", given->lr_step_offset,
-                 "1: the first update already uses the learning rate of warmup step 1")
-      ->capture_default_str();
 }
 
 }  // namespace
@@ -140,24 +127,37 @@ std::string lr_svg(const LrArguments& arguments, const std::vector<LrPoint>& poi
 
 void add_lr_command(CLI::App* program) {
   const auto given = std::make_shared<LrOptions>();
-  LrArguments& arguments = given->lr;
+  TrainingArguments* settings = &given->settings;
+  settings->steps.global_batch_size = 1;
   CLI::App* lr = program->add_subcommand("lr", "print and plot the learning rates of a run; arguments as for train");
-  lr->add_option("--lr_scheduler_type", arguments.lr_scheduler_type,
-                 "constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, inverse_sqrt, "
-                 "inverse_square_root, wsd, warmup_stable_decay")
-      ->capture_default_str();
+  add_setting(lr,
+              {.name = "lr_scheduler_type",
+               .help = "constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, inverse_sqrt, "
+                       "inverse_square_root, wsd, warmup_stable_decay"},
+              settings);
   lr->add_option("--lr_scheduler_kwargs", given->kwargs, "name=value pairs, separated by commas")->delimiter(',');
-  lr->add_option("--learning_rate", arguments.learning_rate, "peak learning rate")->capture_default_str();
-  lr->add_option("--min_lr", arguments.min_lr, "final learning rate of the schedule")->capture_default_str();
-  lr->add_option("--max_steps", arguments.max_steps, "number of steps")->required();
-  add_lengths(lr, &arguments);
-  lr->add_option("--lr_wsd_decay_style", arguments.lr_wsd_decay_style, "linear, cosine, exponential, minus_sqrt")
-      ->capture_default_str();
-  lr->add_option("--weight_decay", arguments.weight_decay, "constant weight decay")->capture_default_str();
-  lr->add_option("--start_weight_decay", arguments.start_weight_decay, "initial value of a weight decay schedule");
-  lr->add_option("--end_weight_decay", arguments.end_weight_decay, "final value of a weight decay schedule");
-  lr->add_option("--weight_decay_incr_style", arguments.weight_decay_incr_style, "constant, linear, cosine")
-      ->capture_default_str();
+  add_settings(lr, {{.name = "learning_rate", .help = "peak learning rate"}, {.name = "min_lr"}}, settings);
+  add_setting(lr, {.name = "max_steps", .help = "number of steps", .shows_default = false}, settings)->required();
+  add_settings(
+      lr,
+      {{.name = "warmup_steps", .shows_default = false},
+       {.name = "warmup_samples", .shows_default = false},
+       {.name = "warmup_ratio", .shows_default = false},
+       {.name = "lr_warmup_init"},
+       {.name = "lr_decay_steps",
+        .help = "step at which the schedule ends; default: max_steps",
+        .shows_default = false},
+       {.name = "lr_decay_samples", .help = "the same, in samples", .shows_default = false},
+       {.name = "lr_wsd_decay_steps", .shows_default = false},
+       {.name = "lr_wsd_decay_samples", .help = "the same, in samples", .shows_default = false},
+       {.name = "global_batch_size", .help = "samples per step"},
+       {.name = "lr_step_offset"},
+       {.name = "lr_wsd_decay_style", .help = "linear, cosine, exponential, minus_sqrt"},
+       {.name = "weight_decay", .help = "constant weight decay"},
+       {.name = "start_weight_decay", .help = "initial value of a weight decay schedule", .shows_default = false},
+       {.name = "end_weight_decay", .help = "final value of a weight decay schedule", .shows_default = false},
+       {.name = "weight_decay_incr_style", .help = "constant, linear, cosine"}},
+      settings);
   lr->add_option("--csv", given->csv, "write every step to this file; - is standard output");
   lr->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
   lr->add_flag("--overwrite", given->overwrite, "replace existing files");

@@ -9,6 +9,7 @@
 
 #include "core/base/config_error.h"
 #include "trainer/cli/plans/plan_buckets.h"
+#include "trainer/cli/setting_options.h"
 
 namespace concord {
 namespace {
@@ -130,63 +131,67 @@ std::string plan_text(const RankLayout& layout, std::optional<int64_t> rank) {
 
 namespace {
 
-void add_bucket_options(CLI::App* plan, BucketArguments& buckets) {
+void add_bucket_options(CLI::App* plan, BucketArguments* buckets, TrainingArguments* settings) {
   CLI::Option* wanted = plan->add_flag(
-      "--buckets", buckets.wanted, "print the flat buffers, buckets and memory of a rank (--rank, default 0) instead");
+      "--buckets", buckets->wanted, "print the flat buffers, buckets and memory of a rank (--rank, default 0) instead");
   const auto with_buckets = [wanted](CLI::Option* option) { option->needs(wanted)->group("With --buckets"); };
-  with_buckets(plan->add_option("--model,--model_config", buckets.model_config,
+  with_buckets(plan->add_option("--model,--model_config", buckets->model_config,
                                 "a folder with config.json, or the file itself"));
-  with_buckets(plan->add_option("--parameters", buckets.parameters, "a JSON list of {name, shape, dtype, expert}"));
-  with_buckets(plan->add_option("--dtype", buckets.dtype,
+  with_buckets(plan->add_option("--parameters", buckets->parameters, "a JSON list of {name, shape, dtype, expert}"));
+  with_buckets(plan->add_option("--dtype", buckets->dtype,
                                 "dtype of the parameters: f32, bf16 or f16; default: from config.json"));
-  with_buckets(plan->add_flag("--use_distributed_optimizer", buckets.use_distributed_optimizer, "shard the buckets"));
-  with_buckets(plan->add_flag("--sequence_parallel", buckets.sequence_parallel, "as for train"));
-  with_buckets(plan->add_flag("--grads_in_parameter_type", buckets.grads_in_parameter_type,
+  with_buckets(add_setting(plan, {.name = "use_distributed_optimizer", .help = "shard the buckets"}, settings));
+  with_buckets(add_setting(plan, {.name = "sequence_parallel", .help = "as for train"}, settings));
+  with_buckets(plan->add_flag("--grads_in_parameter_type", buckets->grads_in_parameter_type,
                               "keep gradients in the parameter dtype instead of fp32"));
-  with_buckets(plan->add_option("--ema_decay", buckets.ema_decay, "as for train: above 0, count the average too"));
+  with_buckets(add_setting(
+      plan, {.name = "ema_decay", .help = "as for train: above 0, count the average too", .shows_default = false},
+      settings));
   with_buckets(
-      plan->add_option("--ddp_bucket_size", buckets.ddp_bucket_size, "elements per bucket; 0: max(40e6, 1e6 * dp)")
-          ->capture_default_str());
+      add_setting(plan, {.name = "ddp_bucket_size", .help = "elements per bucket; 0: max(40e6, 1e6 * dp)"}, settings));
+}
+
+void print_plan(const TrainingArguments& settings, int64_t world, std::optional<int64_t> rank, BucketArguments buckets,
+                bool json) {
+  const RankLayout layout = layout_of(settings.job, world);
+  if (!buckets.wanted) {
+    std::fputs((json ? plan_json(layout, rank) + "\n" : plan_text(layout, rank)).c_str(), stdout);
+    return;
+  }
+  buckets.use_distributed_optimizer = settings.data_parallel.use_distributed_optimizer;
+  buckets.sequence_parallel = settings.model_options.sequence_parallel;
+  buckets.ddp_bucket_size = settings.data_parallel.ddp_bucket_size;
+  buckets.ema_decay = settings.optimizer.ema_decay;
+  std::fputs(buckets_text(buckets, layout, rank.value_or(0), json).c_str(), stdout);
 }
 
 }  // namespace
 
 void add_plan_command(CLI::App* program) {
-  struct Arguments {
-    ParallelSizes sizes;
+  struct Given {
+    int64_t world = 0;
+    TrainingArguments settings;
     std::optional<int64_t> rank;
     bool json = false;
     BucketArguments buckets;
   };
-  const auto given = std::make_shared<Arguments>();
-  ParallelSizes& sizes = given->sizes;
+  const auto given = std::make_shared<Given>();
   CLI::App* plan = program->add_subcommand("plan", "print the groups of a layout, or the buckets of a rank");
-  plan->add_option("--world_size", sizes.world, "number of ranks, up to 2^40")->required();
-  plan->add_option("--tensor_model_parallel_size", sizes.tensor, "ranks that each layer is split over")
-      ->capture_default_str();
-  plan->add_option("--pipeline_model_parallel_size", sizes.pipeline, "number of pipeline stages")
-      ->capture_default_str();
-  plan->add_option("--virtual_pipeline_model_parallel_size", sizes.virtual_pipeline, "model chunks per rank")
-      ->capture_default_str();
-  plan->add_option("--context_parallel_size", sizes.context, "ranks that each sequence is split over")
-      ->capture_default_str();
-  plan->add_option("--expert_model_parallel_size", sizes.expert, "ranks that the experts are distributed over")
-      ->capture_default_str();
-  plan->add_option("--expert_tensor_parallel_size", sizes.expert_tensor,
-                   "ranks that each expert is split over; 0: same as tensor")
-      ->capture_default_str();
-  plan->add_option("--order", sizes.order, "order of the axes, fastest-varying first")->capture_default_str();
+  plan->add_option("--world_size", given->world, "number of ranks, up to 2^40")->required();
+  add_settings(
+      plan,
+      {{.name = "tensor_model_parallel_size"},
+       {.name = "pipeline_model_parallel_size"},
+       {.name = "virtual_pipeline_model_parallel_size", .help = "model chunks per rank"},
+       {.name = "context_parallel_size"},
+       {.name = "expert_model_parallel_size", .help = "ranks that the experts are distributed over"},
+       {.name = "expert_tensor_parallel_size", .help = "ranks that each expert is split over; 0: same as tensor"},
+       {.name = "order", .help = "order of the axes, fastest-varying first"}},
+      &given->settings);
   plan->add_option("--rank", given->rank, "print only the groups of this rank; works for any world size");
   plan->add_flag("--json", given->json, "one JSON document on standard output");
-  add_bucket_options(plan, given->buckets);
-  plan->callback([given] {
-    const RankLayout layout(given->sizes);
-    if (given->buckets.wanted) {
-      std::fputs(buckets_text(given->buckets, layout, given->rank.value_or(0), given->json).c_str(), stdout);
-      return;
-    }
-    std::fputs((given->json ? plan_json(layout, given->rank) + "\n" : plan_text(layout, given->rank)).c_str(), stdout);
-  });
+  add_bucket_options(plan, &given->buckets, &given->settings);
+  plan->callback([given] { print_plan(given->settings, given->world, given->rank, given->buckets, given->json); });
 }
 
 }  // namespace concord
