@@ -330,6 +330,27 @@ constexpr Argument kLaunchArguments[] = {
      .help = "port on machine 0 (default for one machine: any free port; for several: 29500)",
      .range = between(0, 65535),
      .resume = Resume::may_differ},
+    {.name = "rdzv_backend",
+     .member = field<&T::launch, &LaunchArguments::rdzv_backend>,
+     .help = "static: machine 0 leads; etcd: the launchers elect their leader there",
+     .resume = Resume::may_differ},
+    {.name = "rdzv_endpoint",
+     .member = field<&T::launch, &LaunchArguments::rdzv_endpoint>,
+     .help = "for etcd: HOST:2379[,...] or https://HOST:2379[,...]",
+     .resume = Resume::may_differ},
+    {.name = "rdzv_id",
+     .member = field<&T::launch, &LaunchArguments::rdzv_id>,
+     .help = "for etcd: name of this job, the same on all machines",
+     .resume = Resume::may_differ},
+    {.name = "rdzv_conf",
+     .member = field<&T::launch, &LaunchArguments::rdzv_conf>,
+     .help = "for etcd: NAME=VALUE[,...] of cacert, cert, key, user, password, protocol and lease_ttl; the first "
+             "five default to etcdctl's ETCDCTL_CACERT and so on",
+     .resume = Resume::may_differ},
+    {.name = "local_addr",
+     .member = field<&T::launch, &LaunchArguments::local_addr>,
+     .help = "for etcd: address of this machine (default: the one from which it reaches etcd)",
+     .resume = Resume::may_differ},
 };
 
 constexpr ArgumentGroup kRunGroups[] = {
