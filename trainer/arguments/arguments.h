@@ -8,11 +8,11 @@
 //   line.arguments = resolve_arguments(line.arguments, world);   // what follows from others
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
-// Names are those of HF's and ROLL's TrainingArguments, and where these have none Megatron's; so are the defaults, but
-// for those whose comment there says otherwise. Every name is described once, in table.cpp, from which reading,
-// checking, printing and the help follow. Names that other programs have for the same are taken; names of features that
-// Concord does not have are refused with what is there instead; names that change nothing here are told to the user
-// (foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure functions, but for
+// Names and defaults are those of HF's and ROLL's TrainingArguments, or Megatron's if these have none, unless a comment
+// there says otherwise. Every name is described once, in the tables of table.h, from which reading, checking, printing,
+// the help, the options of other subcommands and the comparison on resume follow. Other programs' names for the same
+// setting are accepted; names of unsupported features are rejected with the alternative; names without effect are
+// reported (foreign.cpp). Nothing here needs libtorch or waits. Threads: plain values and pure functions, except
 // parse_command_line, which reads a file.
 #pragma once
 
@@ -30,29 +30,29 @@
 
 namespace concord {
 
-// What `concord train` was called with.
+// The command line of `concord train`.
 struct CommandLine {
   TrainingArguments arguments;
   std::vector<std::string> given;  // names of arguments that were set, by the file or the command line
-  std::string config;              // the file, where there was one
-  std::vector<std::string> notes;  // what a user should hear before the run: names that change nothing here, and why
+  std::string config;              // the file; empty: none
+  std::vector<std::string> notes;  // names without effect, and why; printed before the run
   bool print_config = false;
   bool help = false;
   bool json = false;
 };
 
 // Reads |words|, the command line after "train": `--name value`, `--name=value`, `--flag`, `--no_flag`; '-' is '_' in
-// names. The file of --config is read first, whatever the order, so that the command line wins; of two values on the
-// command line the later one does. Throws one ConfigError with all that is wrong: unknown names with the nearest known
-// one, values of the wrong type or outside of their range, names of features that are not there.
+// names. The file of --config is read first, whatever the order, so that the command line wins; the last of several
+// values on the command line wins. Throws one ConfigError with all mistakes: unknown names with the nearest known one,
+// values of the wrong type or out of range, names of unsupported features.
 struct ParseOptions {
-  ExtraArguments* extra = nullptr;                   // names of the program's own; their variables are set
+  ExtraArguments* extra = nullptr;                   // additional arguments; their variables are set
   std::map<std::string, std::string> defaults = {};  // by name, instead of those of TrainingArguments
 };
 CommandLine parse_command_line(std::span<const std::string> words, const ParseOptions& options = {});
 
-// Sets what |yaml| says in |arguments|; returns the names it sets. |file| is for messages. Throws as above, also for
-// text that is not YAML, with "file:line" in front; nothing is set then. Where |file| ends in .toml, it is TOML.
+// Sets the arguments in |yaml|, or in TOML if |file| ends in .toml, and returns their names. Throws like
+// parse_command_line(), also for invalid YAML, with "file:line" in front; then sets nothing.
 std::vector<std::string> read_yaml(std::string_view yaml, const std::string& file, TrainingArguments* arguments);
 
 // Returns |arguments| with those set that follow from others: gradient_accumulation_steps by global_batch_size (if
@@ -66,7 +66,7 @@ void check_arguments(const TrainingArguments& arguments, int64_t world);
 // The pipeline schedule of a step; one stage is a pipeline too.
 ScheduleRequest schedule_request(const TrainingArguments& arguments);
 
-// rampup_batch_size and iterations_to_skip as numbers. Throw ConfigError for what are none.
+// Return rampup_batch_size and iterations_to_skip as numbers. Throw ConfigError unless all values are integers.
 std::optional<BatchRamp> batch_ramp(const StepArguments& steps);
 std::vector<int64_t> skipped_steps(const StepArguments& steps);
 

@@ -61,8 +61,8 @@ TEST(ArgumentTable, EverySettingStatesWhetherARunMayResumeWithAnother) {
 }
 
 TEST(ArgumentTable, EveryMemberHasItsNameSoThatNoneIsPrintedUnderAnother) {
-  // Each argument is set to a value of its own; were a member missing from the table or there twice, the printed text
-  // would not give all of them back.
+  // Each argument is set to a different value. If a member were missing from the table or listed twice, reading the
+  // printed text would not restore all of them.
   TrainingArguments arguments;
   double next = 3;
   for (const ArgumentGroup& group : argument_groups()) {

@@ -226,10 +226,10 @@ constexpr std::string_view kExperts =
     "moe_pad_expert_input_to_capacity and moe_shared_expert_overlap can be chosen so far; "
     "expert_model_parallel_size and expert_tensor_parallel_size split experts";
 constexpr std::string_view kCheckpoints =
-    "resume_from_checkpoint restores everything, and --model starts anew from weights";
+    "resume_from_checkpoint restores everything, and --model starts a new run from weights";
 constexpr std::string_view kEightBits =
     "of 8-bit formats, fp8, fp8_recipe, fp8_amax_history_len and first_last_layers_bf16 can be chosen";
-constexpr std::string_view kFourBits = "quantization_bit: 4 is nf4 with double quantisation, as bitsandbytes has it";
+constexpr std::string_view kFourBits = "quantization_bit: 4 is nf4 with double quantisation, as in bitsandbytes";
 constexpr std::string_view kSharded = "set use_distributed_optimizer: true to shard optimizer state";
 constexpr std::string_view kTrainData = "pass the file or prefix as train_data";
 constexpr std::string_view kEvalData =

@@ -32,7 +32,7 @@ void reject_control_characters(std::string_view text, const std::string& file);
 // Throws ConfigError, "file:line: ...", for the first thing that cannot be read.
 std::vector<YamlEntry> parse_yaml(std::string_view text, const std::string& file);
 
-// One value on the command line that is written as YAML: [a, b], {a: 1}. |name| is for messages.
+// Parses a value on the command line that is written as YAML: [a, b], {a: 1}. Errors mention |name|.
 ArgumentValue parse_yaml_value(const std::string& text, const std::string& name);
 
 }  // namespace concord

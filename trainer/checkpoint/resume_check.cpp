@@ -88,7 +88,7 @@ void compare_adapter(const std::string& folder, const TrainingPlan& plan, Found*
   }
   const Difference adapter = difference(compared_texts(config_fields(read_adapter_config(folder))),
                                         compared_texts(config_fields(saved_form(*plan.adapter))));
-  if (!adapter.empty()) found->push_back(adapter.sentence(folder, "use the same settings, or start anew"));
+  if (!adapter.empty()) found->push_back(adapter.sentence(folder, "use the same settings, or start a new run"));
 }
 
 void compare_model(const std::string& folder, const TrainingPlan& plan, Found* found) {

@@ -1,4 +1,4 @@
-// `concord chaos`: a training job under faults, beside the same job without them.
+// `concord chaos`: a training job under faults, compared with the same job without them.
 #pragma once
 
 namespace CLI {

@@ -1,4 +1,4 @@
-// What became of the faults of a job (trainer/health/faults.h), from its recovery log (core/base/recovery_log.h). Pure
+// Outcomes of the faults of a job (trainer/health/faults.h), from its recovery log (core/base/recovery_log.h). Pure
 // functions.
 #pragma once
 
@@ -15,20 +15,21 @@ struct FaultOutcome {
   Fault fault;  // with the step that it came in
   bool happened = false;
   bool is_overtaken = false;               // a recovery from another fault replaced its process before it was noticed
-  std::optional<double> detected_seconds;  // until it was noticed; nothing: it did not have to be
-  std::optional<int64_t> named_rank;       // who was named then; nothing: nobody was
-  std::optional<double> training_seconds;  // until every rank had done a step again
-  int64_t lost_steps = 0;                  // that were done again
+  std::optional<double> detected_seconds;  // until it was detected; nullopt: it caused no failure
+  std::optional<int64_t> named_rank;       // rank that was reported then; nullopt: none
+  std::optional<double> training_seconds;  // until every rank had completed a step again
+  int64_t lost_steps = 0;                  // number of steps that were repeated
 };
 
 struct ChaosReport {
   std::vector<FaultOutcome> outcomes;
   int64_t recoveries = 0;
-  double seconds = 0;    // of the run under faults, from its first step to its end
-  double effective = 1;  // the part of it in which new steps were made
+  double seconds = 0;    // duration of the run under faults, from its first step to its end
+  double effective = 1;  // fraction of it spent on new steps
 };
 
-// Of a run of |steps| steps. |log|: one JSON object per line. Throws ConfigError where it is not that.
+// Returns the outcomes of |faults| in a run of |steps| steps. Throws ConfigError unless |log| is one JSON object per
+// line.
 ChaosReport read_recoveries(const std::vector<Fault>& faults, int64_t steps, const std::string& log);
 
 }  // namespace concord

@@ -42,8 +42,9 @@ TEST(ReadRecoveries, TimesAndLostSteps) {
   EXPECT_NEAR(report.effective, (1 - 3.0 / 10) * 100 / 109, 1e-9);
 }
 
-// A full disk of rank 3 is noticed only when it writes, and a weight only when the replicas are compared: which fault a
-// failure comes from is told by the rank that is named, the newest of them, and what a new process ends is not missed.
+// A full disk of rank 3 is noticed only when it writes, and a weight only when the replicas are compared: a
+// failure belongs to the latest fault of the rank that is reported, and a fault that a new process replaces is not
+// missed.
 TEST(ReadRecoveries, ANoticeBelongsToTheFaultOfTheRankThatIsNamed) {
   const std::vector<Fault> faults = {{FaultKind::disk, 3, 10, 0},
                                      {FaultKind::delay, 2, 12, 0},

@@ -1,4 +1,4 @@
-// concord conform: starts the conformance kit (platform/conformance), which is a program of its own beside this one.
+// concord conform: starts the conformance kit (platform/conformance), a separate program next to this one.
 #pragma once
 
 namespace CLI {
@@ -7,7 +7,7 @@ class App;
 
 namespace concord {
 
-// Its arguments are passed to the kit unchanged, and its exit code is the kit's.
+// Adds the subcommand to |app|. Passes arguments to the kit unchanged and returns its exit code.
 void add_conform_command(CLI::App* app);
 
 }  // namespace concord

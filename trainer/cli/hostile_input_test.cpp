@@ -1,4 +1,4 @@
-// What a user meets where files, limits or other programs are not as they should be: a sentence and an exit code.
+// Invalid files, limits and other programs: each gives an error message and an exit code.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 

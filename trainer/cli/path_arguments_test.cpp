@@ -1,8 +1,7 @@
-// Every argument that names a file or a folder, given what is none: a pipe that nobody writes to, a device that never
-// ends, a folder, a file with a zero byte and more behind its end. The program says what is wrong and ends. Arguments
-// that name an output are also given what must not be lost: a file that exists, an input of the command, the folder of
-// a running job. Which arguments there are is read from the program itself: one that is not in the tables below fails
-// the test.
+// Every argument that names a file or a folder, given an invalid one: a pipe without a writer, an endless device, a
+// folder, a file with a trailing zero byte. The program reports the mistake and exits. Arguments that name an output are
+// also given paths that must not be overwritten: an existing file, an input of the command, the folder of a running
+// job. The arguments are read from the program itself: one that is not in the tables below fails the test.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
@@ -39,8 +38,8 @@ struct PathCase {
   std::vector<std::string> command;
   std::string file = {};
   std::string good = {};
-  bool runs = true;           // with what is good the command ends by itself and with 0
-  bool zero_is_fine = false;  // a zero byte behind the end is no mistake in this format, or it is a program's to judge
+  bool runs = true;             // with what is good the command ends by itself and with 0
+  bool zero_is_fine = false;    // the format allows a trailing zero byte, or another program checks it
   bool device_is_fine = false;  // it is written to, and not replaced
 
   bool is_output() const { return good.empty() && argument != "checkpoint list output_dir"; }

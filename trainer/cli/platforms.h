@@ -12,11 +12,11 @@ class App;
 
 namespace concord {
 
-// What there is to show.
+// Plugins that were found, and the one that was chosen.
 struct PlatformsReport {
   loader::Survey survey;
   std::optional<loader::Choice> choice;
-  std::string no_choice;  // why there is none
+  std::string no_choice;  // why none was chosen
 };
 
 // Opens every plugin on the path. Throws Error only if a setting is invalid.

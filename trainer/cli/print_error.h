@@ -1,14 +1,14 @@
-// How the program reports why it ends.
+// Reports why the program exits.
 #pragma once
 
 #include <string>
 
 namespace concord {
 
-// "concord: |text|" on standard error. Of the processes of a job on this machine that end with the same message at
-// about the same time one prints it. It is also the first of them to end, so that a launcher which looks at the first
-// that failed, and ends the others, finds the message there. Waits: in a job of several processes, a second or two, and
-// before a restart only a moment. The launcher is told that this process ends: it does not hang.
+// Prints "concord: |text|" to standard error. If several processes of a job on this machine fail with the same message
+// at about the same time, one of them prints it. That process exits first, so that a launcher, which reports the first
+// failure and stops the others, finds the message. Tells the launcher that this process is about to exit.
+// Waits: in a job of several processes a second or two, before a restart only a moment.
 void print_error(const std::string& text);
 
 }  // namespace concord

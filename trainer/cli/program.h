@@ -1,4 +1,4 @@
-// The program: one file per subcommand, put together here. Exceptions are caught here, once, and become a message and
+// The program: one file per subcommand, assembled here. Exceptions are caught here, once, and become a message and
 // an exit code: 0 fine, 1 failed, 2 wrong usage.
 #pragma once
 

@@ -137,7 +137,7 @@ double tokens_per_second(const RunHistory& history) {
   return seconds > 0 ? static_cast<double>(history.steps.back().tokens) / seconds : 0;
 }
 
-// Of the only run.
+// Describes the only run.
 RunDescription description_of(const ReportOptions& given) {
   const std::string& name = given.names.empty() ? given.folders[0] : given.names[0];
   RunDescription run{.output_dir = given.folders[0], .title = given.title.empty() ? name : given.title};

@@ -118,7 +118,7 @@ int64_t parameters_in(const std::string& folder) {
   return elements;
 }
 
-// What sizes tell about the files, without reading them; nothing where there is no manifest.
+// Returns the damage that file sizes show, without reading the files; empty without a manifest.
 std::vector<std::string> damage_by_size(const std::string& folder) {
   std::vector<std::string> texts;
   if (!has_manifest(folder)) return texts;
@@ -130,7 +130,7 @@ std::vector<std::string> damage_by_size(const std::string& folder) {
   return texts;
 }
 
-// Null where files that are damaged cannot be read.
+// Returns null if damaged files cannot be read.
 ordered_json parameters_json(const std::string& folder, bool is_complete) {
   try {
     return parameters_in(folder);
@@ -144,7 +144,7 @@ ordered_json description(const std::string& folder) {
   const bool resumable = can_resume_from(folder);
   const std::optional<int64_t> step = checkpoint_step(fs::path(folder).lexically_normal());
   if (!resumable && !step) {
-    throw ConfigError(fmt::format("{}: has no {} and is not called checkpoint-<step>, so it is no checkpoint", folder,
+    throw ConfigError(fmt::format("{} is not a checkpoint: {} is missing and the name is not checkpoint-<step>", folder,
                                   kMetadataFile));
   }
   const std::vector<std::string> damage = damage_by_size(folder);

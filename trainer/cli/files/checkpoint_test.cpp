@@ -128,7 +128,7 @@ TEST_F(CheckpointCommand, VerifyEndsWith2WhereThereIsNothingToVerify) {
   for (const std::string& folder : {path("empty"), path("nowhere")}) {
     const Ended ended = run({"verify", folder});
     EXPECT_EQ(ended.code, 2);
-    EXPECT_THAT(ended.err, HasSubstr("is no checkpoint with checksums (manifest.json) and contains none"));
+    EXPECT_THAT(ended.err, HasSubstr("is not a checkpoint with checksums (manifest.json) and contains none"));
   }
   fs::create_directory(path("checkpoint-3"));
   const Ended ended = run({"verify", path("checkpoint-3")});

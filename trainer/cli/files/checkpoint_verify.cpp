@@ -98,7 +98,7 @@ ordered_json to_json(const Verified& verified) {
           {"extra_files", verified.extra_files}};
 }
 
-// |folder| itself where it has checksums or the name of a checkpoint, else the checkpoints in it.
+// Returns |folder| if it has checksums or the name of a checkpoint, else the checkpoints in it.
 std::vector<std::string> folders_to_verify(const std::string& given) {
   const std::string folder = without_trailing_slashes(given);
   std::error_code ignored;
@@ -109,7 +109,7 @@ std::vector<std::string> folders_to_verify(const std::string& given) {
   }
   if (!folders.empty()) return folders;
   throw ConfigError(fmt::format(
-      "{}: is no checkpoint with checksums ({}) and contains none; give a checkpoint, or the output folder of a run",
+      "{} is not a checkpoint with checksums ({}) and contains none; give a checkpoint, or the output folder of a run",
       folder, kManifestFile));
 }
 

@@ -8,8 +8,8 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to `concord checkpoint`. Exit code 1 if something is damaged, 2 if there is nothing to verify it
-// by; throws ConfigError for what is no checkpoint and contains none.
+// Adds the subcommand to `concord checkpoint`. Exit code 1 if something is damaged, 2 if there are no checksums; throws
+// ConfigError unless the folder is a checkpoint or contains one.
 void add_checkpoint_verify_command(CLI::App* checkpoint, int* exit_code);
 
 }  // namespace concord

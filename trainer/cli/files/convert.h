@@ -27,7 +27,7 @@ struct TimedConversion {
 };
 TimedConversion convert_with_progress(const ConvertOptions& options, const char* name);
 
-// Adds the subcommand to |program|. Throws ConfigError for what cannot be converted, or not to there.
+// Adds the subcommand to |program|. Parsing throws ConfigError if the input or the output folder is invalid.
 void add_convert_command(CLI::App* program, int* exit_code);
 
 }  // namespace concord

@@ -29,16 +29,16 @@ struct DiffReport {
 DiffReport make_diff_report(const safetensors::Weights& a, const safetensors::Weights& b,
                             const safetensors::Tolerance& tolerance, bool any_dtype);
 
-// A table of the tensors that are not identical (|all|: of all) and a summary.
+// Returns a summary and a table of the tensors that differ, or of every tensor if |all|.
 std::string diff_text(const DiffReport& report, bool all);
 // One document: {"a", "b", "rtol", "atol", "agrees", "counts": {outcome: number}, "first_difference": name or null,
 // "tensors": [{"name", "outcome", "dtype_a", "dtype_b", "shape_a", "shape_b", "elements", "unequal", "beyond",
-// "nan_in_one", "max_abs", "max_abs_at", "a", "b", "max_rel", "max_rel_at", "norm_ratio", "tolerance_used"}]}. What a
-// tensor does not have is null; numbers that JSON does not have are "inf", "-inf" and "nan".
+// "nan_in_one", "max_abs", "max_abs_at", "a", "b", "max_rel", "max_rel_at", "norm_ratio", "tolerance_used"}]}. Missing
+// values are null; numbers that JSON cannot represent are "inf", "-inf" and "nan".
 std::string diff_json(const DiffReport& report);
 nlohmann::ordered_json diff_document(const DiffReport& report);
 
-// What `concord diff` and `concord checkpoint diff` are given.
+// Options of `concord diff` and `concord checkpoint diff`.
 struct DiffOptions {
   std::string a, b;
   safetensors::Tolerance tolerance;

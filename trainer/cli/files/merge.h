@@ -8,7 +8,7 @@ class App;
 
 namespace concord {
 
-// Adds the subcommand to |program|. Throws ConfigError for what cannot be merged, or not to there.
+// Adds the subcommand to |program|. Parsing throws ConfigError if the input or the output folder is invalid.
 void add_merge_command(CLI::App* program, int* exit_code);
 
 }  // namespace concord

@@ -20,7 +20,7 @@ struct LrPoint {
   double learning_rate = 0;
   double weight_decay = 0;
 };
-std::vector<LrPoint> lr_points(const LrArguments& arguments);  // of all max_steps updates
+std::vector<LrPoint> lr_points(const LrArguments& arguments);  // one per update, max_steps in all
 
 std::string lr_csv(const std::vector<LrPoint>& points);
 std::string lr_json(const std::vector<LrPoint>& points);

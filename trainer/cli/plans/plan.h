@@ -1,4 +1,4 @@
-// `concord plan`: the groups of a layout, for people and as JSON. Pure: no device, no processes.
+// `concord plan`: the groups of a layout, as text and as JSON. Pure: no device, no processes.
 #pragma once
 
 #include <cstdint>

@@ -95,7 +95,7 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
 
 namespace {
 
-// Of the average, in fp32 and sharded as the optimizer's state is.
+// Returns the bytes of the EMA weights, in fp32 and sharded like the optimizer state.
 int64_t average_bytes(const BucketPlan& plan) {
   int64_t bytes = 0;
   for (const BucketPlan::Buffer& buffer : plan.buffers) bytes += buffer.elements / buffer.shards * 4;

@@ -14,7 +14,7 @@ struct BucketArguments {
   bool wanted = false;
   std::string model_config = {};  // a config.json, or a folder with one
   std::string parameters = {};    // a JSON list of {"name", "shape" or "elements", "dtype", "expert"}
-  // Of the parameters: empty is what the model's config says, and bf16 for those of a list that say none.
+  // Type of the parameters; empty: that of config.json, or bf16 for parameters of a list without one.
   std::string dtype = {};
   bool use_distributed_optimizer = false;
   bool sequence_parallel = false;

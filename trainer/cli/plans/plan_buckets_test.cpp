@@ -70,10 +70,10 @@ TEST(PlanBuckets, PlansTheParametersOfAModel) {
   EXPECT_EQ(averaged["total"], elements * (2 + 4 + 6 + 2));
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("average (ema_decay)"));
   arguments.dtype = "";
-  EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("parameters of f32"));  // as config.json says
+  EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("parameters of f32"));  // from config.json
 }
 
-// Half of the experts, in a buffer of their own that is sharded over the ranks that have the same.
+// Half of the experts, in a separate buffer that is sharded over the ranks with the same experts.
 TEST(PlanBuckets, PlansExpertsSeparately) {
   const RankLayout one({.world = 1}), split({.world = 4, .expert = 2});
   const BucketArguments arguments{

@@ -17,7 +17,7 @@ void add_schedule_command(CLI::App* program);
 
 // A schedule with its transfers, checked and simulated.
 struct PricedSchedule {
-  Schedule computations;  // as the generator or the file has it
+  Schedule computations;  // from the generator or the file
   Schedule complete;      // with transfers and reductions
   Simulation simulation;  // of |complete|
 };
