@@ -46,14 +46,14 @@ std::string choices_text(const Argument& argument) {
          });
 }
 
-std::string help_text(const Argument& argument) {
+}  // namespace
+
+std::string argument_help(const Argument& argument) {
   const std::string help(argument.help);
   const std::string choices = choices_text(argument);
   if (help.empty() || choices.empty()) return help + choices;
   return fmt::format("{} ({})", help, choices);
 }
-
-}  // namespace
 
 // Double quotes with JSON escapes, which YAML supports too. Also for words that YAML would interpret otherwise.
 std::string yaml_text(const std::string& text) {
@@ -89,7 +89,7 @@ std::string to_yaml(const TrainingArguments& arguments) {
     yaml += fmt::format("{}# {}\n", yaml.empty() ? "" : "\n", group.title);
     for (const Argument& argument : group.arguments) {
       const std::string line = fmt::format("{}: {}", argument.name, argument_text(argument, arguments));
-      const std::string help = help_text(argument);
+      const std::string help = argument_help(argument);
       yaml += help.empty() ? line + "\n" : fmt::format("{:<48}  # {}\n", line, help);
     }
   }
@@ -105,7 +105,7 @@ std::string arguments_help() {
     text += fmt::format("\n{}\n", group.title);
     for (const Argument& argument : group.arguments) {
       const std::string name = fmt::format("--{} {}", argument.name, argument_text(argument, defaults));
-      text += fmt::format("  {:<46}  {}\n", name, help_text(argument));
+      text += fmt::format("  {:<46}  {}\n", name, argument_help(argument));
     }
   }
   return text;

@@ -128,6 +128,8 @@ void set_argument(const Argument& argument, const std::string& text, TrainingArg
 std::string yaml_text(const std::string& text);
 // Returns the value of |argument| as YAML.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
+// Returns the help of |argument| with its choices.
+std::string argument_help(const Argument& argument);
 // Returns name and value, as YAML, of every argument.
 std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments);
 // Returns the values of the arguments that name an input. Some are not paths: a tokenizer may be a built-in name.

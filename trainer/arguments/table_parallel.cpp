@@ -35,7 +35,7 @@ constexpr Argument kParallelismArguments[] = {
      .resume = Resume::may_differ},
     {.name = "expert_tensor_parallel_size",
      .member = field<&T::job, &InitializeArgs::expert_tensor_parallel_size>,
-     .help = "ranks that each expert is split over; 0: as tensor_model_parallel_size",
+     .help = "ranks that each expert is split over; 0: same as tensor_model_parallel_size",
      .range = between(0, kMaxCount),
      .resume = Resume::may_differ},
     {.name = "sequence_parallel",
@@ -74,7 +74,8 @@ constexpr Argument kParallelismArguments[] = {
      .resume = Resume::may_differ},
     {.name = "replay_steps",
      .member = field<&T::pipeline, &PipelineArguments::replay_steps>,
-     .help = "record the passes of a step once and replay them, where the device can and steps are alike (CUDA graphs)",
+     .help = "record the passes of a step once and replay them (CUDA graphs), if the device supports it and steps are "
+             "identical",
      .resume = Resume::may_differ},
     {.name = "make_vocab_size_divisible_by",
      .member = field<&T::model_options, &ModelOptions::make_vocab_size_divisible_by>,
@@ -109,14 +110,13 @@ constexpr Argument kRecomputationArguments[] = {
      .resume = Resume::may_differ},
     {.name = "recompute_modules",
      .member = field<&T::model_options, &ModelOptions::recompute, &RecomputeArgs::modules>,
-     .help =
-         "for selective; default: core_attn; layernorm, mlp_act (of gate and up) and moe_act (of experts) cost little",
+     .help = "for selective; default: core_attn; layernorm, mlp_act (gate and up) and moe_act (experts) cost little",
      .choices = kRecomputeModulesChoices,
      .resume = Resume::may_differ},
     {.name = "loss_chunk_size",
      .member = field<&T::model_options, &ModelOptions::loss_chunk_size>,
-     .help = "tokens of a micro-batch whose logits exist at a time; saves memory; 0: all; -1: 16384 where that costs "
-             "nothing",
+     .help =
+         "tokens of a micro-batch whose logits exist at a time; saves memory; 0: all; -1: 16384 if that costs nothing",
      .range = between(-1, kMaxSteps),
      .resume = Resume::may_differ},
 };
@@ -144,41 +144,39 @@ constexpr Argument kExpertsArguments[] = {
      .resume = Resume::may_differ},
     {.name = "moe_router_bias_update_rate",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::router_bias_update_rate>,
-     .help = "step of the expert biases of models that have them, after each update; 0: they stay as they are",
+     .help = "step of the expert biases after each update, if the model has them; 0: constant biases",
      .range = at_least(0),
      .resume = Resume::may_differ},
     {.name = "moe_expert_capacity_factor",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::expert_capacity_factor>,
-     .help = "an expert takes at most this multiple of an even share of a rank's tokens, the others go without it; 0: "
-             "no limit",
+     .help = "expert capacity as a multiple of an even share; tokens beyond it are dropped; 0: no limit",
      .range = at_least(0),
      .resume = Resume::may_differ},
     {.name = "moe_token_drop_policy",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::token_drop_policy>,
-     .help = "which tokens an expert keeps: those of the largest weights, or the first ones",
+     .help = "which tokens an expert keeps: those with the largest weights, or the first ones",
      .choices = kMoeTokenDropPolicyChoices,
      .resume = Resume::may_differ},
     {.name = "moe_pad_expert_input_to_capacity",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::pad_expert_input_to_capacity>,
-     .help = "pad what experts compute on to moe_expert_capacity_factor: the same results with fixed sizes, for which "
-             "no rank waits",
+     .help = "pad the input of experts to moe_expert_capacity_factor: same results with fixed sizes, which need no "
+             "synchronization",
      .resume = Resume::may_differ},
     {.name = "moe_shared_expert_overlap",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::shared_expert_overlap>,
-     .help = "compute the shared expert while tokens are under way to the experts of other ranks and back",
+     .help = "overlap the shared expert with the dispatch and combine all-to-alls",
      .resume = Resume::may_differ},
 };
 
 constexpr Argument kMtpArguments[] = {
     {.name = "mtp_num_layers",
      .member = field<&T::model_options, &ModelOptions::mtp, &MtpArgs::num_layers>,
-     .help =
-         "layers that predict further tokens, of those that the model has (num_nextn_predict_layers); 0: none is used",
+     .help = "MTP layers to train, at most num_nextn_predict_layers; 0: disable MTP",
      .range = between(0, 64),
      .resume = Resume::may_differ},
     {.name = "mtp_loss_scaling_factor",
      .member = field<&T::model_options, &ModelOptions::mtp, &MtpArgs::loss_scaling_factor>,
-     .help = "factor of the mean of their losses",
+     .help = "factor of the mean of the MTP losses",
      .range = at_least(0),
      .resume = Resume::may_differ},
 };
@@ -188,22 +186,22 @@ constexpr std::string_view kFp8RecipeChoices[] = {"delayed", "current", "blockwi
 constexpr Argument kFp8Arguments[] = {
     {.name = "fp8",
      .member = field<&T::model_options, &ModelOptions::fp8, &Fp8Args::format>,
-     .help = "compute the linear layers of attention and MLP in 8 bits; hybrid: e4m3, and e5m2 for gradients",
+     .help = "compute the linear layers of attention and MLP in FP8; hybrid: e4m3, and e5m2 for gradients",
      .choices = kFp8Choices,
      .resume = Resume::objective},
     {.name = "fp8_recipe",
      .member = field<&T::model_options, &ModelOptions::fp8, &Fp8Args::recipe>,
-     .help = "scales from the values of earlier steps, of each tensor, or of blocks of 128 (e4m3 only)",
+     .help = "scales from earlier steps (delayed), each tensor (current), or blocks of 128 (blockwise; e4m3 only)",
      .choices = kFp8RecipeChoices,
      .resume = Resume::objective},
     {.name = "fp8_amax_history_len",
      .member = field<&T::model_options, &ModelOptions::fp8, &Fp8Args::amax_history_len>,
-     .help = "fp8_recipe delayed: the number of steps whose largest value counts",
+     .help = "fp8_recipe delayed: number of steps whose largest value counts",
      .range = between(1, 1024),
      .resume = Resume::objective},
     {.name = "first_last_layers_bf16",
      .member = field<&T::model_options, &ModelOptions::fp8, &Fp8Args::first_last_layers_bf16>,
-     .help = "leave the first and the last layer in the model's type",
+     .help = "compute the first and the last layer in the model's type",
      .resume = Resume::objective},
 };
 
@@ -261,7 +259,7 @@ constexpr ArgumentGroup kParallelGroups[] = {
     {.title = "Recomputation", .arguments = kRecomputationArguments},
     {.title = "Mixture of experts", .arguments = kExpertsArguments},
     {.title = "Multi-token prediction", .arguments = kMtpArguments},
-    {.title = "8-bit floats", .arguments = kFp8Arguments},
+    {.title = "FP8", .arguments = kFp8Arguments},
     {.title = "Data parallelism: gradients and optimizer state", .arguments = kDataParallelismArguments},
 };
 

@@ -34,7 +34,7 @@ using Json = nlohmann::json;
 
 constexpr const char* kChaosFooter =
     R"(Runs the job twice, without faults and with them, in reference/ and faults/ of its output_dir, and compares them:
-every checkpoint, the model and the metrics have to be the same to the last bit.
+every checkpoint, the model and the metrics must be bitwise identical.
   concord chaos --faults 10 -- train --nproc 4 --max_steps 400 --save_steps 100 --output_dir out
   concord chaos --seed 7 --faults 5 --kinds kill,stop -- train --config run.yaml --nproc 8 --output_dir out
   concord chaos --faults 20 --every 60 -- train --nproc 4 --max_steps 6000 --output_dir out
@@ -169,7 +169,7 @@ void print(const ChaosReport& report, const std::vector<std::string>& different,
   }
   fmt::print("{} recoveries; {:.1f} s of training ({:.1f} s without faults), {:.1f} % of it effective\n",
              report.recoveries, report.seconds, reference_seconds, 100 * report.effective);
-  if (different.empty()) fmt::print("the result equals that of the run without faults, to the last bit\n");
+  if (different.empty()) fmt::print("the result is bitwise identical to that of the run without faults\n");
   for (const std::string& name : different) fmt::print("differs from the run without faults: {}\n", name);
 }
 
@@ -291,7 +291,8 @@ void add_chaos_command(CLI::App* program, int* exit_code) {
   app->add_option("--seed", options->seed, "of the faults")->capture_default_str();
   app->add_option("--faults", options->faults, "number of faults")->capture_default_str()->check(CLI::Range(0, 4096));
   app->add_option("--kinds", options->kinds, "kinds of faults to choose from")->capture_default_str();
-  app->add_option("--every", options->every, "one fault in each so many seconds, not at random steps")
+  app->add_option("--every", options->every,
+                  "one fault every this many seconds, at a random moment, instead of at random steps")
       ->check(CLI::Range(0.1, 1e6));
   app->add_flag("--json", options->json, "print the report as JSON");
   app->add_option("command", options->command, "train and its arguments, after --");

@@ -125,20 +125,16 @@ void add_generate_command(CLI::App* program, int* exit_code) {
   app->add_option("--prompt", given->prompt, "text to continue");
   app->add_option("--prompts", given->prompts, "file with prompts, .jsonl or one per line");
   app->add_flag("--chat", given->chat, "the prompt is what a user says; the model answers");
-  add_settings(
-      app,
-      {{.name = "tokenizer", .help = "byte, a tokenizer.json or its folder (default: that of the model's folder)"},
-       {.name = "chat_template", .help = "Jinja file (default: the tokenizer's own template)"}},
-      settings.get());
+  add_settings(app, {{.name = "tokenizer"}, {.name = "chat_template"}}, settings.get());
   app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (default: as in the config)");
   add_sampling(app, &given->options);
   app->add_flag("--json", given->json, "print one JSON document");
   app->add_option("--nproc", *nproc, "start this many processes on this machine")->check(CLI::Range(1, 4096));
   add_settings(app,
-               {{.name = "tensor_model_parallel_size", .help = ""},
-                {.name = "pipeline_model_parallel_size", .help = ""},
-                {.name = "virtual_pipeline_model_parallel_size", .help = ""},
-                {.name = "pipeline_model_parallel_layout", .help = "layers of each stage, e.g. \"E,t*3|t*4,L\""},
+               {{.name = "tensor_model_parallel_size"},
+                {.name = "pipeline_model_parallel_size"},
+                {.name = "virtual_pipeline_model_parallel_size"},
+                {.name = "pipeline_model_parallel_layout"},
                 {.name = "ddp_timeout"}},
                settings.get());
   app->callback(

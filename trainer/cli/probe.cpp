@@ -82,35 +82,31 @@ int run_probe(ProbeArguments given, int nproc) {
 }
 
 void add_probe_settings(CLI::App* app, TrainingArguments* settings) {
-  add_settings(
-      app,
-      {{.name = "tensor_model_parallel_size", .help = ""},
-       {.name = "context_parallel_size", .help = ""},
-       {.name = "expert_model_parallel_size", .help = ""},
-       {.name = "expert_tensor_parallel_size", .help = "0: as --tensor_model_parallel_size"},
-       {.name = "pipeline_model_parallel_size", .help = ""},
-       {.name = "virtual_pipeline_model_parallel_size", .help = ""},
-       {.name = "pipeline_model_parallel_layout", .help = "layers of each stage, e.g. \"E,t*3|t*4,L\""},
-       {.name = "sequence_parallel",
-        .help = "split tokens over the tensor-parallel ranks between layers",
-        .spellings = "--sequence_parallel,!--no_sequence_parallel"},
-       {.name = "cp_comm_type", .help = "context parallelism: p2p (ring) or all_gather"},
-       {.name = "recompute_granularity", .help = "full or selective"},
-       {.name = "recompute_method", .help = "uniform or block"},
-       {.name = "recompute_num_layers", .help = ""},
-       {.name = "recompute_modules", .help = "for selective: core_attn, mlp, layernorm, mlp_act, moe_act"},
-       {.name = "moe_router_load_balancing_type",
-        .help = "aux_loss, seq_aux_loss, global_aux_loss, pooled_aux_loss or none (default: as in the config)"},
-       {.name = "moe_aux_loss_coeff", .help = "coefficient of that loss"},
-       {.name = "moe_z_loss_coeff", .help = "coefficient of the router's z-loss"},
-       {.name = "moe_expert_capacity_factor",
-        .help = "tokens that an expert takes at most, as a multiple of an even share; 0: no limit"},
-       {.name = "moe_token_drop_policy", .help = "which of them it keeps: probs or position"},
-       {.name = "moe_pad_expert_input_to_capacity", .help = "pad what experts compute on to that: the same results"},
-       {.name = "mtp_num_layers", .help = "layers that predict further tokens; their losses are in gradients only"},
-       {.name = "mtp_loss_scaling_factor"},
-       {.name = "ddp_timeout"}},
-      settings);
+  add_settings(app,
+               {{.name = "tensor_model_parallel_size"},
+                {.name = "context_parallel_size"},
+                {.name = "expert_model_parallel_size"},
+                {.name = "expert_tensor_parallel_size"},
+                {.name = "pipeline_model_parallel_size"},
+                {.name = "virtual_pipeline_model_parallel_size"},
+                {.name = "pipeline_model_parallel_layout"},
+                {.name = "sequence_parallel", .spellings = "--sequence_parallel,!--no_sequence_parallel"},
+                {.name = "cp_comm_type"},
+                {.name = "recompute_granularity"},
+                {.name = "recompute_method"},
+                {.name = "recompute_num_layers"},
+                {.name = "recompute_modules"},
+                {.name = "moe_router_load_balancing_type"},
+                {.name = "moe_aux_loss_coeff"},
+                {.name = "moe_z_loss_coeff"},
+                {.name = "moe_expert_capacity_factor"},
+                {.name = "moe_token_drop_policy"},
+                {.name = "moe_pad_expert_input_to_capacity"},
+                {.name = "mtp_num_layers",
+                 .help = "MTP layers to use, at most num_nextn_predict_layers; their losses affect gradients only"},
+                {.name = "mtp_loss_scaling_factor"},
+                {.name = "ddp_timeout"}},
+               settings);
 }
 
 // Returns |given| with the values of the options that are settings of `concord train` too.
@@ -134,10 +130,10 @@ void add_probe_command(CLI::App* program, int* exit_code) {
       "probe", "run one forward (and backward) pass on a given batch under any layout and dump the results");
   app->footer(kProbeFooter);
   add_settings(app,
-               {{.name = "model", .help = "Hugging Face folder: config.json and safetensors"},
+               {{.name = "model"},
                 {.name = "adapter_name_or_path",
                  .help = "folder of an adapter; gradients and weights are then those of its tensors, by peft's names"},
-                {.name = "model_config", .help = "config.json of a new model to initialize"},
+                {.name = "model_config"},
                 {.name = "seed", .help = "seed of the initialization"}},
                settings.get());
   app->add_option("--batch", given->batch, "safetensors file with input_ids and labels");

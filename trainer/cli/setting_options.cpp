@@ -33,7 +33,7 @@ CLI::Option* add_setting(CLI::App* app, const SettingOption& option, TrainingArg
   const Argument* launch = find_launch_argument(option.name);
   const Argument* argument = launch != nullptr ? launch : find_argument(option.name);
   if (argument == nullptr) throw std::logic_error(fmt::format("{} is not in the table of settings", option.name));
-  const std::string help(option.help.value_or(argument->help));
+  const std::string help = option.help ? std::string(*option.help) : argument_help(*argument);
   const std::string names = option.spellings.empty() ? fmt::format("--{}", option.name) : std::string(option.spellings);
   if (is_a<ArgumentField<bool>>(*argument)) {
     return app->add_flag_function(

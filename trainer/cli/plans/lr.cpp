@@ -130,34 +130,27 @@ void add_lr_command(CLI::App* program) {
   TrainingArguments* settings = &given->settings;
   settings->steps.global_batch_size = 1;
   CLI::App* lr = program->add_subcommand("lr", "print and plot the learning rates of a run; arguments as for train");
-  add_setting(lr,
-              {.name = "lr_scheduler_type",
-               .help = "constant, constant_with_warmup, linear, cosine, cosine_with_min_lr, inverse_sqrt, "
-                       "inverse_square_root, wsd, warmup_stable_decay"},
-              settings);
+  add_setting(lr, {.name = "lr_scheduler_type"}, settings);
   lr->add_option("--lr_scheduler_kwargs", given->kwargs, "name=value pairs, separated by commas")->delimiter(',');
-  add_settings(lr, {{.name = "learning_rate", .help = "peak learning rate"}, {.name = "min_lr"}}, settings);
+  add_settings(lr, {{.name = "learning_rate"}, {.name = "min_lr"}}, settings);
   add_setting(lr, {.name = "max_steps", .help = "number of steps", .shows_default = false}, settings)->required();
-  add_settings(
-      lr,
-      {{.name = "warmup_steps", .shows_default = false},
-       {.name = "warmup_samples", .shows_default = false},
-       {.name = "warmup_ratio", .shows_default = false},
-       {.name = "lr_warmup_init"},
-       {.name = "lr_decay_steps",
-        .help = "step at which the schedule ends; default: max_steps",
-        .shows_default = false},
-       {.name = "lr_decay_samples", .help = "the same, in samples", .shows_default = false},
-       {.name = "lr_wsd_decay_steps", .shows_default = false},
-       {.name = "lr_wsd_decay_samples", .help = "the same, in samples", .shows_default = false},
-       {.name = "global_batch_size", .help = "samples per step"},
-       {.name = "lr_step_offset"},
-       {.name = "lr_wsd_decay_style", .help = "linear, cosine, exponential, minus_sqrt"},
-       {.name = "weight_decay", .help = "constant weight decay"},
-       {.name = "start_weight_decay", .help = "initial value of a weight decay schedule", .shows_default = false},
-       {.name = "end_weight_decay", .help = "final value of a weight decay schedule", .shows_default = false},
-       {.name = "weight_decay_incr_style", .help = "constant, linear, cosine"}},
-      settings);
+  add_settings(lr,
+               {{.name = "warmup_steps"},
+                {.name = "warmup_samples"},
+                {.name = "warmup_ratio"},
+                {.name = "lr_warmup_init"},
+                {.name = "lr_decay_steps"},
+                {.name = "lr_decay_samples"},
+                {.name = "lr_wsd_decay_steps"},
+                {.name = "lr_wsd_decay_samples"},
+                {.name = "global_batch_size", .help = "samples per step"},
+                {.name = "lr_step_offset"},
+                {.name = "lr_wsd_decay_style"},
+                {.name = "weight_decay"},
+                {.name = "start_weight_decay"},
+                {.name = "end_weight_decay"},
+                {.name = "weight_decay_incr_style"}},
+               settings);
   lr->add_option("--csv", given->csv, "write every step to this file; - is standard output");
   lr->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
   lr->add_flag("--overwrite", given->overwrite, "replace existing files");

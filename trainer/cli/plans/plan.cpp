@@ -140,15 +140,13 @@ void add_bucket_options(CLI::App* plan, BucketArguments* buckets, TrainingArgume
   with_buckets(plan->add_option("--parameters", buckets->parameters, "a JSON list of {name, shape, dtype, expert}"));
   with_buckets(plan->add_option("--dtype", buckets->dtype,
                                 "dtype of the parameters: f32, bf16 or f16; default: from config.json"));
-  with_buckets(add_setting(plan, {.name = "use_distributed_optimizer", .help = "shard the buckets"}, settings));
-  with_buckets(add_setting(plan, {.name = "sequence_parallel", .help = "as for train"}, settings));
+  with_buckets(add_setting(plan, {.name = "use_distributed_optimizer"}, settings));
+  with_buckets(add_setting(plan, {.name = "sequence_parallel"}, settings));
   with_buckets(plan->add_flag("--grads_in_parameter_type", buckets->grads_in_parameter_type,
                               "keep gradients in the parameter dtype instead of fp32"));
-  with_buckets(add_setting(
-      plan, {.name = "ema_decay", .help = "as for train: above 0, count the average too", .shows_default = false},
-      settings));
   with_buckets(
-      add_setting(plan, {.name = "ddp_bucket_size", .help = "elements per bucket; 0: max(40e6, 1e6 * dp)"}, settings));
+      add_setting(plan, {.name = "ema_decay", .help = "as for train; above 0: also count the EMA weights"}, settings));
+  with_buckets(add_setting(plan, {.name = "ddp_bucket_size"}, settings));
 }
 
 void print_plan(const TrainingArguments& settings, int64_t world, std::optional<int64_t> rank, BucketArguments buckets,
@@ -178,16 +176,15 @@ void add_plan_command(CLI::App* program) {
   const auto given = std::make_shared<Given>();
   CLI::App* plan = program->add_subcommand("plan", "print the groups of a layout, or the buckets of a rank");
   plan->add_option("--world_size", given->world, "number of ranks, up to 2^40")->required();
-  add_settings(
-      plan,
-      {{.name = "tensor_model_parallel_size"},
-       {.name = "pipeline_model_parallel_size"},
-       {.name = "virtual_pipeline_model_parallel_size", .help = "model chunks per rank"},
-       {.name = "context_parallel_size"},
-       {.name = "expert_model_parallel_size", .help = "ranks that the experts are distributed over"},
-       {.name = "expert_tensor_parallel_size", .help = "ranks that each expert is split over; 0: same as tensor"},
-       {.name = "order", .help = "order of the axes, fastest-varying first"}},
-      &given->settings);
+  add_settings(plan,
+               {{.name = "tensor_model_parallel_size"},
+                {.name = "pipeline_model_parallel_size"},
+                {.name = "virtual_pipeline_model_parallel_size"},
+                {.name = "context_parallel_size"},
+                {.name = "expert_model_parallel_size"},
+                {.name = "expert_tensor_parallel_size"},
+                {.name = "order"}},
+               &given->settings);
   plan->add_option("--rank", given->rank, "print only the groups of this rank; works for any world size");
   plan->add_flag("--json", given->json, "one JSON document on standard output");
   add_bucket_options(plan, &given->buckets, &given->settings);
