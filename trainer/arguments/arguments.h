@@ -23,7 +23,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/mesh/rendezvous_options.h"
 #include "core/schedule/schedules.h"
 #include "trainer/arguments/extra_arguments.h"
 #include "trainer/arguments/training_arguments.h"

@@ -88,20 +88,6 @@ std::vector<std::string> resolve(const CLI::App& program, std::vector<std::strin
   return command;
 }
 
-// Named as torchrun's.
-void add_rendezvous_options(CLI::App* app, RendezvousOptions* options) {
-  app->add_option("--rdzv_backend", options->backend,
-                  "static: machine 0 leads; etcd: the launchers elect their leader there")
-      ->capture_default_str();
-  app->add_option("--rdzv_endpoint", options->endpoint, "for etcd: HOST:2379[,...] or https://HOST:2379[,...]");
-  app->add_option("--rdzv_id", options->id, "for etcd: name of this job, the same on all machines");
-  app->add_option("--rdzv_conf", options->conf,
-                  "for etcd: NAME=VALUE[,...] of cacert, cert, key, user, password, protocol and lease_ttl; the first "
-                  "five default to etcdctl's ETCDCTL_CACERT and so on");
-  app->add_option("--local_addr", options->local_addr,
-                  "for etcd: address of this machine (default: the one from which it reaches etcd)");
-}
-
 // Print and exit, like --help.
 void add_rules_flags(CLI::App* app) {
   const auto add = [&](const char* name, std::string (*text)(const JobRules&), const char* help) {
@@ -127,6 +113,11 @@ LaunchOptions launch_options(const TrainingArguments& settings) {
   options.node_rank = static_cast<int>(settings.launch.node_rank);
   options.master_addr = settings.launch.master_addr;
   options.master_port = static_cast<int>(settings.launch.master_port);
+  options.rendezvous = {.backend = settings.launch.rdzv_backend,
+                        .endpoint = settings.launch.rdzv_endpoint,
+                        .id = settings.launch.rdzv_id,
+                        .conf = settings.launch.rdzv_conf,
+                        .local_addr = settings.launch.local_addr};
   options.max_restarts = static_cast<int>(settings.recovery.max_restarts);
   options.spares = static_cast<int>(settings.recovery.spares);
   options.rejoin_seconds = settings.recovery.rejoin_timeout;
@@ -148,6 +139,11 @@ void add_launch_command(CLI::App* program, int* exit_code) {
        {.name = "node_rank"},
        {.name = "master_addr"},
        {.name = "master_port", .shows_default = false},
+       {.name = "rdzv_backend"},
+       {.name = "rdzv_endpoint"},
+       {.name = "rdzv_id"},
+       {.name = "rdzv_conf"},
+       {.name = "local_addr"},
        {.name = "max_restarts", .help = "how many times to restart all processes after failures without progress"},
        {.name = "spares",
         .help = "with --max_restarts and train: processes per machine that wait to replace a lost one"},
