@@ -57,9 +57,9 @@ double seconds_of(const std::function<void()>& body) {
 }
 
 // Returns the object that a Python script prints; an empty one if it cannot run here.
-json python_results(const std::string& words) {
+json python_results(const std::string& args) {
   const char* const python = std::getenv("CONCORD_PYTHON");
-  const std::string command = std::string(python != nullptr ? python : "python3") + " " + words + " 2>/dev/null";
+  const std::string command = std::string(python != nullptr ? python : "python3") + " " + args + " 2>/dev/null";
   FILE* const pipe = ::popen(command.c_str(), "r");
   std::string text;
   for (int letter = 0; pipe != nullptr && (letter = std::fgetc(pipe)) != EOF;) text += static_cast<char>(letter);
@@ -101,7 +101,7 @@ double making_seconds(const std::string& prefix) {
   const Batcher batcher(arguments, open_sample_source(arguments));
   const auto epoch = batcher.epoch(0);
   return seconds_of([&] {
-           for (int64_t i = 0; i < kBatches; ++i) batcher.make(*epoch, i * kMicroBatch);
+           for (int64_t i = 0; i < kBatches; ++i) batcher.make(*epoch, i * kMicroBatch, kMicroBatch);
          }) /
          static_cast<double>(kBatches);
 }
