@@ -257,7 +257,7 @@ TEST(HfWeightsSave, NamesAFileThatCannotBeCarriedOver) {
   ASSERT_EQ(mkfifo((folder.path() + "/merges.txt").c_str(), 0600), 0);
   expect_job(1, {}, [&](ParallelContext& job) {
     const SampleParameters sample = parameters_of(job);
-    const std::string words = words_of<ConfigError>(
+    const std::string words = message_of<ConfigError>(
         [&] { save_hf_weights(folder.path() + "/a", sample.list, job, {.source = folder.path()}); });
     EXPECT_THAT(words, HasSubstr("merges.txt: is not a regular file but a pipe"));
   });
