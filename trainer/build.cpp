@@ -74,7 +74,6 @@ VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const P
   check_fp8(plan.arguments.model_options.fp8, job.platform());
   VirtualModels model = load_or_make_model(plan, job, providers);
   report_quantised(model, job);
-  for (size_t i = 0; i < model.size(); ++i) model[i].measure_tokens(measures_tokens(plan.arguments));
   const ParameterGroups groups = groups_of(plan);
   for (Parameter* parameter : model.parameters()) {
     if (!groups.freezes(parameter->spec)) continue;
@@ -206,6 +205,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
             for (size_t i = 0; i < stages.size(); ++i) stages[i]->set_results(made.results[i]);
           }),
       job_(job),
+      measures_tokens_(measures_tokens(plan.arguments)),
       schedule_(schedule_request(plan.arguments)),
       executor_options_(plan.arguments.pipeline.executor) {
   executor(schedule_.microbatches);
@@ -227,7 +227,8 @@ StepPasses TrainingParts::run_schedule(const PassInputs& inputs) {
   std::vector<double> weights = inputs.weights, router_weights = inputs.router_weights;
   for (double& weight : weights) weight *= inputs.loss_scale;
   for (double& weight : router_weights) weight *= inputs.loss_scale;
-  for (const auto& stage : stages) stage->begin(inputs.batches, weights, router_weights);
+  for (const auto& stage : stages)
+    stage->begin(inputs.batches, weights, router_weights, {.measure_tokens = measures_tokens_});
   data_parallel.begin_step(count, inputs.defer_reduction);
   executor(count).run();
   data_parallel.flush_grads();
@@ -273,8 +274,11 @@ void TrainingParts::precompute_reference(const TrainingPlan& plan) {
   if (plan.eval_sets.empty() && !plan.test_data) reference.reset();
 }
 
-void TrainingParts::begin_evaluation(std::span<const MicroBatch> batches) {
-  for (const auto& stage : stages) stage->begin(batches);
+void TrainingParts::begin_evaluation(std::span<const MicroBatch> batches, const Observer& observer) {
+  for (const auto& stage : stages) {
+    stage->begin(batches, {}, {},
+                 {.measure_tokens = measures_tokens_, .observer = stage->is_last() ? observer : Observer()});
+  }
 }
 
 }  // namespace concord

@@ -66,8 +66,8 @@ class TrainingParts {
 
   enum class Data { train, eval };
 
-  // Sets the micro-batches of the next run of forward_executor.
-  void begin_evaluation(std::span<const MicroBatch> batches);
+  // Sets the micro-batches of the next run of forward_executor. |observer| receives the parts of the last stage.
+  void begin_evaluation(std::span<const MicroBatch> batches, const Observer& observer = {});
   // Passes batches of pairs, and the reference's log-probabilities of them, to the objective. Call before
   // run_schedule and begin_evaluation. Does nothing except in stages dpo and rm.
   void prepare_pairs(std::span<const MicroBatch> host_batches, std::span<const MicroBatch> batches, Data data);
@@ -91,6 +91,7 @@ class TrainingParts {
   Executor& executor(int64_t microbatches);
 
   ParallelContext& job_;
+  bool measures_tokens_;      // log_token_metrics
   ScheduleRequest schedule_;  // schedule of a full batch
   ExecutorOptions executor_options_;
   std::map<int64_t, std::unique_ptr<Executor>> executors_;  // by the number of micro-batches

@@ -93,11 +93,6 @@ class Probe {
       if (options_.grads) parameter->sink = {.main = at::zeros(parameter->value.sizes(), options)};
       parameter->value.mutable_grad().reset();
     }
-    for (size_t i = 0; i < models_.size(); ++i) {
-      models_[i].observe([this](const std::string& part, const Tensor& output) {
-        if (part == "logits" || options_.activations) kept_.try_emplace(part, output.detach().clone());
-      });
-    }
   }
 
   void clear() {
@@ -106,7 +101,6 @@ class Probe {
       parameters[i]->sink = before_[i];
       parameters[i]->value.mutable_grad().reset();
     }
-    for (size_t i = 0; i < models_.size(); ++i) models_[i].observe({});
   }
 
   void run_batch() {
@@ -116,7 +110,10 @@ class Probe {
     const double weight = 1 / static_cast<double>(tokens_);
     // A data-parallel rank's routers balance its own rows; the mean of these losses is that of the batch.
     const double router_weight = 1 / static_cast<double>(context_.layout().dp());
-    pipeline.walk({&batch_, 1}, {&weight, 1}, {&router_weight, 1});
+    const Observer keep = [this](const std::string& part, const Tensor& output) {
+      if (part == "logits" || options_.activations) kept_.try_emplace(part, output.detach().clone());
+    };
+    pipeline.walk({&batch_, 1}, {&weight, 1}, {&router_weight, 1}, {.observer = keep});
     for (const ModelStage& stage : pipeline.stages()) {
       if (stage.router_records()[0]) add_router_losses(*stage.router_records()[0]);
     }

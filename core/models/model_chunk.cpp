@@ -2,44 +2,25 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/index.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "core/base/config_error.h"
 #include "core/models/adapters/layer_adapter.h"
-#include "core/models/layers/block.h"
-#include "core/models/layers/kv_cache.h"
-#include "core/models/layers/layer_context.h"
-#include "core/models/layers/mtp_layer.h"
-#include "core/models/layers/output_layer.h"
 #include "core/models/layers/router_record.h"
+#include "core/models/model_parts.h"
 #include "core/models/parameter_plan.h"
-#include "core/models/precision/fp8_layers.h"
 #include "core/models/token_slices.h"
-#include "core/ops/attention/rope_angles.h"
-#include "core/ops/gated_activation.h"
-#include "core/ops/linear.h"
-#include "core/ops/loss/cross_entropy.h"
-#include "core/ops/loss/vocab_share.h"
-#include "core/ops/visit_type.h"
-#include "core/parallel/mappings.h"
-#include "core/parallel/parallel_linear.h"
-#include "core/parallel/vocabulary.h"
 
 namespace concord {
-namespace {
 
 using at::Tensor;
+
+namespace {
 
 c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
   if (args.dtype) return *args.dtype;
@@ -58,7 +39,7 @@ void check_args(const ModelArgs& args) {
   }
 }
 
-// Ranks of both kinds have heads of their own.
+// Heads of linear attention are split over tp and cp ranks.
 void check_delta(const ModelConfig& config, const LayerContext& context) {
   const int64_t tp = context.tp->size(), cp = context.cp->size();
   if (config.delta.count() == 0 || config.delta.key_heads % (tp * cp) == 0) return;
@@ -126,21 +107,6 @@ Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at:
 
 }  // namespace
 
-// What forward walks over. Lives as long as the chunk, at one address: the backward of recomputed layers refers to it.
-struct ModelChunk::Parts {
-  std::optional<Fp8Layers> fp8;
-  LayerContext layers;
-  std::vector<Block> blocks;
-  std::vector<MtpLayer> further;  // that predict further tokens; on the last stage
-  std::vector<LayerRun> runs;
-  Parameter* embedding = nullptr;
-  Parameter* norm = nullptr;
-  Parameter* score = nullptr;         // of a reward model
-  std::optional<OutputLayer> output;  // of others
-  LayerAngles angles;                 // of the last sequences that were not packed
-  int64_t tokens_of_angles = 0;       // how long these were; 0: there were none
-};
-
 ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
                        ParallelContext& context, Parameter* borrowed_embedding)
     : config_(config),
@@ -161,7 +127,6 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   check_delta(config, parts.layers);
   router_losses_ = router_losses(args.options.moe, config.experts);
   check_experts(config, args.options.moe, parts.layers);
-  begin_step();
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
   if (borrowed_embedding != nullptr) {  // this rank has both ends of the model
@@ -171,8 +136,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   Parameter* const embedding = borrowed_embedding ? borrowed_embedding : find("model.embed_tokens.weight");
   if (layers.embedding || (layers.loss && config.mtp_layers > 0)) parts.embedding = embedding;
   if (!layers.loss) return;
-  for (int64_t i = 0; i < config.mtp_layers; ++i)
-    parts.further.emplace_back(parts.layers, config.num_hidden_layers + i);
+  for (int64_t i = 0; i < config.mtp_layers; ++i) parts.mtp.emplace_back(parts.layers, config.num_hidden_layers + i);
   parts.norm = find("model.norm.weight");
   if (config.scores) {
     parts.score = find("score.weight");
@@ -193,9 +157,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   check_args(args);
   if (args.options.fp8.is_on()) {
     throw ConfigError(
-        fmt::format("fp8 {}: 8-bit floats are of the layers of known models; set fp8 to none for a model "
-                    "of one's own",
-                    args.options.fp8.format));
+        fmt::format("fp8 {} is not supported for a custom model; set fp8 to none", args.options.fp8.format));
   }
   make_parameters(plans);
 }
@@ -241,19 +203,11 @@ void ModelChunk::refuse_generation() const {
 
 Parameter* ModelChunk::embedding() { return layers_.embedding ? parts_->embedding : nullptr; }
 
-void ModelChunk::begin_step() {
-  if (router_losses_.balancing != Balancing::global_aux) return;
-  counts_of_step_ = std::make_shared<CountsOfStep>();
-  counts_of_step_->layers.resize(static_cast<size_t>(config_.num_hidden_layers + config_.mtp_layers));
-}
-
 bool ModelChunk::passes_expert_counts() const {
   const bool is_whole = layers_.embedding && layers_.loss;
   return !is_whole && config_.experts.layers() > 0 && router_losses_.balancing == Balancing::pooled &&
          router_losses_.balances();
 }
-
-void ModelChunk::turn_adapter(bool on) { parts_->layers.adapter_off = !on; }
 
 Fp8Layer* ModelChunk::add_fp8(const std::string& weight) {
   if (!parts_->fp8) return nullptr;
@@ -304,7 +258,7 @@ void ModelChunk::update_expert_bias(std::span<const std::shared_ptr<RouterRecord
     biases.push_back(bias->value);
     counts.push_back(at::zeros_like(bias->value));
     for (const auto& record : records) {
-      if (!record) continue;  // of a forward step that does not run the chunk
+      if (!record) continue;  // the user's forward step did not run the chunk
       const Tensor& chosen = record->layers[static_cast<size_t>(i)].chosen;
       if (!chosen.defined()) continue;
       counts.back().add_(chosen.sum(0));
@@ -338,246 +292,6 @@ at::Tensor ModelChunk::own_tokens(const Tensor& x, const MicroBatch& batch) cons
 int64_t ModelChunk::counted_tokens(const MicroBatch& batch) const {
   check_batch(batch, /*with_labels=*/true);
   return own_tokens(batch.labels, batch).ne(kIgnoredLabel).sum().item<int64_t>();
-}
-
-// ---------------------------------------------------------------------------------------------------------- forward
-// Shapes in names: p, s, b, h as in layer_context.h; v this rank's rows of the padded vocabulary.
-
-namespace {
-
-LayerAngles layer_angles(const ModelConfig& config, int64_t length, const Tensor& positions, c10::ScalarType dtype) {
-  const RopeAngles all = rope_angles(rope_frequencies(config.rope, length), positions);
-  LayerAngles angles{all.cos, all.sin, {}, {}};
-  if (config.window_rope) {
-    const RopeAngles windowed = rope_angles(rope_frequencies(*config.window_rope, length), positions);
-    angles.window_cos = windowed.cos;
-    angles.window_sin = windowed.sin;
-  }
-  const auto type = dtype == at::kDouble ? at::kDouble : at::kFloat;
-  return angles.each([&](const Tensor& x) { return x.to(type); });
-}
-
-}  // namespace
-
-// Those of whole sequences are kept for the next micro-batch: computing them begins with a copy to the device, which
-// the host waits for.
-LayerAngles ModelChunk::angles_of(const MicroBatch& batch) const {
-  Parts& parts = *parts_;
-  const int64_t tokens = batch.input_ids.size(1);
-  const bool is_whole = !batch.position_ids.defined() && batch.cu_seqlens.empty();
-  if (is_whole && parts.tokens_of_angles == tokens) return parts.angles;
-  const TokenPositions positions = token_positions(batch, *parts.layers.cp, context_.torch_device());
-  const LayerAngles angles = layer_angles(config_, positions.length, positions.own, dtype_);
-  if (!is_whole) return angles;
-  parts.tokens_of_angles = tokens;
-  parts.angles = angles;
-  return angles;
-}
-
-std::optional<LayerDropout> ModelChunk::dropout_of(const MicroBatch& batch) const {
-  const ModelOptions& options = args_.options;
-  const double attention = options.attention_dropout < 0 ? config_.attention_dropout : options.attention_dropout;
-  if (attention == 0 && options.hidden_dropout == 0) return {};
-  const LayerContext& layers = parts_->layers;
-  std::vector<TokenRun> tokens{{0, batch.input_ids.size(1)}};
-  if (layers.cp->size() > 1) tokens = context_slices(sequence_lengths(batch), layers.cp->size(), layers.cp->rank());
-  if (layers.sequence_parallel) {
-    const int64_t own = batch.input_ids.size(1) / layers.cp->size() / layers.tp->size();
-    tokens = part_of_runs(tokens, layers.tp->rank() * own, own);
-  }
-  return LayerDropout{.hidden = options.hidden_dropout,
-                      .attention = attention,
-                      .key = (static_cast<uint64_t>(args_.seed) << 32) + static_cast<uint64_t>(batch.draws->step),
-                      .first_row = batch.draws->first_row,
-                      .tokens = std::move(tokens)};
-}
-
-SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch) const {
-  auto inputs = std::make_shared<LayerInputs>();
-  static_cast<LayerAngles&>(*inputs) = angles_of(batch);
-  inputs->cu_seqlens = batch.cu_seqlens;
-  if (batch.draws && c10::GradMode::is_enabled()) inputs->dropout = dropout_of(batch);
-  if (config_.experts.layers() > 0 && c10::GradMode::is_enabled()) {
-    const ExpertConfig& experts = config_.experts;
-    inputs->router = std::make_shared<RouterRecord>(RouterRecord{
-        .losses = router_losses_,
-        .weight = router_loss_weight_,
-        .rows = batch.input_ids.size(0),
-        .row_tokens = batch.input_ids.size(1),
-        .experts = experts.num_experts,
-        .choices = experts.num_experts_per_tok,
-        .sparse_layers = experts.layers(),
-        .layers = std::vector<RouterRecord::Layer>(static_cast<size_t>(config_.num_hidden_layers + config_.mtp_layers)),
-        .step = counts_of_step_,
-        .chosen_in_all_layers = {}});
-  }
-  return inputs;
-}
-
-Tensor ModelChunk::embed(const Tensor& ids_sb) const {
-  const Parameter& table = *parts_->embedding;
-  const LayerContext& layers = parts_->layers;
-  const Tensor x_pbh = vocab_parallel_embedding(table.used(), ids_sb, config_.vocab_size, *layers.tp,
-                                                layers.sequence_parallel, table.grad_sink());
-  double multiplier = config_.embedding_multiplier;
-  if (config_.rounds_embedding_multiplier) multiplier = at::scalar_tensor(multiplier, dtype_).item<double>();
-  return multiplier == 1 ? x_pbh : x_pbh.mul(multiplier);
-}
-
-Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const SharedInputs& inputs) const {
-  Residual stream{x_pbh};
-  for (int64_t i = run.begin; i < run.end; ++i) {
-    stream = parts_->blocks[static_cast<size_t>(i)].forward(stream, inputs);
-    if (!observer_) continue;
-    stream = {stream.sum(parts_->layers)};
-    observer_(fmt::format("layers.{}", layers_.first_layer + i), stream.x_pbh);
-  }
-  return stream.sum(parts_->layers);
-}
-
-Tensor ModelChunk::last_norm(const Tensor& x_pbh) const { return normed(x_pbh, parts_->norm, parts_->layers); }
-
-// [s, b], on the device.
-Tensor ModelChunk::own_labels(const MicroBatch& batch) const {
-  return own_tokens(batch.labels, batch).t().contiguous().to(context_.torch_device());
-}
-
-// Each tp rank has the tokens that it has between layers. The sum of parts that are 0 elsewhere is the whole, and its
-// gradient, which is the same on all ranks, goes to each part as it is.
-Tensor ModelChunk::token_scores(const Tensor& x_pbh) const {
-  const LayerContext& layers = parts_->layers;
-  const Tensor normed_pbh = last_norm(x_pbh);
-  const Tensor scores_pb = linear(normed_pbh, parts_->score->used(), {}, parts_->score->grad_sink()).squeeze(-1);
-  const Tensor wide_pb = scores_pb.to(ops::sum_type(scores_pb.scalar_type()));
-  if (!layers.sequence_parallel) return wide_pb.t().contiguous();
-  const int64_t own = wide_pb.size(0), rank = layers.tp->rank(), ranks = layers.tp->size();
-  const Tensor padded_sb = at::constant_pad_nd(wide_pb, {0, 0, rank * own, (ranks - 1 - rank) * own});
-  return reduce_from_region(padded_sb, *layers.tp).t().contiguous();
-}
-
-Tensor ModelChunk::last_losses(const Tensor& x_pbh, const MicroBatch& batch, const SharedInputs& inputs) {
-  const Tensor normed_pbh = last_norm(x_pbh);
-  if (observer_) observer_("norm", normed_pbh);
-  const std::function<void(const Tensor&)> seen = [this](const Tensor& logits_sbv) { observer_("logits", logits_sbv); };
-  const Tensor losses_bs = parts_->output->losses(
-      normed_pbh, own_labels(batch), std::exchange(expected_loss_grad_, {}),
-      {.statistics = measures_tokens_ ? &token_statistics_ : nullptr, .seen = observer_ ? &seen : nullptr});
-  if (parts_->further.empty() || !c10::GradMode::is_enabled()) return losses_bs;
-  const Tensor further_bs = further_losses(normed_pbh, batch, inputs);
-  return losses_bs + (further_bs - further_bs.detach());
-}
-
-// Megatron's loss is factor / D sum_k mean_k, the mean over the n_k tokens that depth k predicts. What the sum over
-// tokens is divided by is up to the caller: the n_0 counted tokens of a micro-batch, or those of a step. So a token of
-// depth k counts n_0 / n_k, as Megatron has it for both.
-Tensor ModelChunk::further_losses(Tensor hidden_pbh, MicroBatch batch, const SharedInputs& inputs) {
-  const bool again = args_.options.recompute.granularity == "full";
-  const double factor = args_.options.mtp.loss_scaling_factor / static_cast<double>(config_.mtp_layers);
-  const auto counted = [&] { return batch.labels.ne(kIgnoredLabel).sum().to(context_.torch_device()).to(at::kDouble); };
-  const Tensor first = counted();
-  Tensor sum_bs;
-  std::vector<Tensor> logged;
-  for (const MtpLayer& layer : parts_->further) {
-    batch.labels = labels_that_follow(batch.labels, batch.cu_seqlens);
-    batch.input_ids =
-        labels_that_follow(batch.input_ids, batch.cu_seqlens).clamp_min(0);  // the last ones predict nothing
-    const Tensor ids_sb = own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device());
-    const auto run = [&layer, inputs](const std::vector<Tensor>& x) {
-      return std::vector{layer.forward(x[0], x[1], inputs)};
-    };
-    const std::vector<Tensor> given{embed(ids_sb), hidden_pbh};
-    hidden_pbh = (again ? recompute(run, given, *parts_->layers.rng) : run(given))[0];
-    const Tensor losses_bs = parts_->output->losses(hidden_pbh, own_labels(batch), {}, {});
-    const Tensor share = (first / counted().clamp_min(1) * factor).to(losses_bs.scalar_type());
-    sum_bs = sum_bs.defined() ? sum_bs + losses_bs * share : losses_bs * share;
-    logged.push_back(losses_bs.detach().sum().to(at::kFloat));
-    logged.push_back(own_labels(batch).ne(kIgnoredLabel).sum().to(at::kFloat));
-  }
-  further_losses_ = at::stack(logged).view({-1, 2});
-  return sum_bs;
-}
-
-Tensor ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch) {
-  check_batch(batch, layers_.loss);
-  const std::vector<int64_t> shape = hidden_shape(batch);
-  if (hidden.defined() == layers_.embedding || (hidden.defined() && hidden.sizes() != c10::IntArrayRef(shape))) {
-    throw ConfigError(fmt::format("a stage {} the embedding got hidden of [{}]; expected {}",
-                                  layers_.embedding ? "with" : "without",
-                                  hidden.defined() ? fmt::format("{}", fmt::join(hidden.sizes(), ", ")) : "",
-                                  layers_.embedding ? "none" : fmt::format("[{}]", fmt::join(shape, ", "))));
-  }
-  if (parts_->fp8) parts_->fp8->count_inputs(c10::GradMode::is_enabled());
-  const SharedInputs inputs = layer_inputs(batch);
-  const auto own_ids = [&] { return own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device()); };
-  Tensor x_pbh = layers_.embedding ? embed(own_ids()) : hidden;
-  if (inputs->dropout && layers_.embedding) x_pbh = hidden_dropout(x_pbh, *inputs->dropout, kEmbeddingSite);
-  if (observer_ && layers_.embedding) observer_("embedding", x_pbh);
-  for (const LayerRun& run : parts_->runs) {
-    x_pbh = recompute_if(run.recomputed, parts_->layers, x_pbh,
-                         [this, run, inputs](const Tensor& input_pbh) { return run_layers(run, input_pbh, inputs); });
-  }
-  router_record_ = inputs->router;
-  if (!layers_.loss) return x_pbh;
-  return config_.scores ? token_scores(x_pbh) : last_losses(x_pbh, batch, inputs);
-}
-
-// ------------------------------------------------------------------------------------------------------- generation
-
-namespace {
-
-// Between layers every tp rank has all tokens: a step has one per row, which cannot be split.
-class Undivided {
- public:
-  explicit Undivided(LayerContext& layers) : layers_(layers), before_(layers.sequence_parallel) {
-    layers_.sequence_parallel = false;
-  }
-  ~Undivided() { layers_.sequence_parallel = before_; }
-  Undivided(const Undivided&) = delete;
-  Undivided& operator=(const Undivided&) = delete;
-
- private:
-  LayerContext& layers_;
-  bool before_;
-};
-
-}  // namespace
-
-std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) const {
-  refuse_generation();
-  if (capacity > config_.max_position_embeddings) {
-    throw ConfigError(fmt::format("{} tokens per row exceed the model's max_position_embeddings {}", capacity,
-                                  config_.max_position_embeddings));
-  }
-  const auto positions = at::arange(capacity, at::TensorOptions(at::kLong).device(context_.torch_device()));
-  const KvCache::Sizes sizes{.first_layer = layers_.first_layer,
-                             .layers = layers_.layers,
-                             .rows = rows,
-                             .capacity = capacity,
-                             .kv_heads = config_.kv_heads_of_rank(parts_->layers.tp->size()),
-                             .head_dim = std::max(config_.head_dim, config_.value_dim())};
-  return std::make_unique<KvCache>(sizes, layer_angles(config_, capacity, positions, dtype_),
-                                   at::TensorOptions(dtype_).device(context_.torch_device()));
-}
-
-Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache& cache) {
-  refuse_generation();
-  const at::NoGradGuard no_grad;
-  const Undivided undivided(parts_->layers);
-  if (parts_->fp8) parts_->fp8->count_inputs(false);
-  cache.begin(tokens);
-  const auto inputs = std::make_shared<LayerInputs>();
-  static_cast<LayerAngles&>(*inputs) = cache.angles();
-  inputs->cache = &cache;
-  Residual stream{layers_.embedding ? embed(tokens.ids.t().contiguous()) : hidden};
-  for (const Block& block : parts_->blocks) stream = block.forward(stream, inputs);
-  cache.end();
-  Tensor x_sbh = stream.sum(parts_->layers);
-  if (!layers_.loss) return x_sbh;
-  if (x_sbh.size(0) > 1) {  // of each row the last that is no padding
-    const Tensor row_b = at::arange(x_sbh.size(1), tokens.counts.options());
-    x_sbh = at::index(x_sbh, {tokens.counts - 1, row_b}).unsqueeze(0);
-  }
-  return parts_->output->logits(last_norm(x_sbh)).squeeze(0);
 }
 
 }  // namespace concord

@@ -1,4 +1,4 @@
-// One process; layouts and numbers beside transformers are in tests/parity.
+// Single-process tests; tests/parity compares layouts, and results with transformers.
 #include "core/models/model_chunk.h"
 
 #include <ATen/TensorOperators.h>
@@ -160,7 +160,7 @@ TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {
 TEST(ParameterPlan, RefusesWhatDoesNotDivideWithNamesAndNumbers) {
   const auto plan = [](int64_t tp) { return refusal([tp] { plan_parameters(small("qwen2"), kWhole, {.tp = tp}); }); };
   EXPECT_EQ(plan(2), "accepted");
-  EXPECT_EQ(plan(4), "accepted");  // of two key heads, each is split over two ranks
+  EXPECT_EQ(plan(4), "accepted");  // two key heads, each split over two ranks
   const ModelConfig three = small("qwen2", R"(, "num_attention_heads": 12, "num_key_value_heads": 3, "head_dim": 8)");
   EXPECT_THAT(refusal([&] { plan_parameters(three, kWhole, {.tp = 4}); }),
               HasSubstr("num_key_value_heads 3 of 8 columns each cannot be split over tensor_model_parallel_size 4"));
@@ -247,7 +247,7 @@ TEST_F(Chunk, ASharedExpertMayHaveNoGate) {
   plain.experts.shared_gate = false;
   VirtualModels with = AutoModel::from_config(gated, {.dtype = at::kDouble}, context_);
   VirtualModels without = AutoModel::from_config(plain, {.dtype = at::kDouble}, context_);
-  const auto losses = [&](VirtualModels& model) { return model[0].forward({}, batch()); };
+  const auto losses = [&](VirtualModels& model) { return model[0].forward({}, batch()).value; };
   EXPECT_GT((losses(with) - losses(without)).abs().max().item<double>(), 1e-3);
   for (int64_t layer = 0; layer < 2; ++layer) {
     const at::NoGradGuard no_grad;
@@ -262,7 +262,7 @@ TEST_F(Chunk, ASharedExpertMayHaveNoGate) {
 TEST_F(Chunk, ExpertsThatNoTokenChoseHaveAGradientOfZero) {
   VirtualModels model = AutoModel::from_config(small("qwen3_moe", kExperts), {}, context_);
   const at::Tensor ids = at::full({1, 8}, 7, at::kLong);
-  model[0].forward({}, {ids, labels_that_follow(ids)}).sum().backward();
+  model[0].forward({}, {ids, labels_that_follow(ids)}).value.sum().backward();
   for (int64_t layer = 0; layer < 2; ++layer) {
     const std::string name = "model.layers." + std::to_string(layer) + ".mlp.experts.gate_up_proj.weight";
     const at::Tensor sizes = named(model[0], name).value.grad().abs().sum(at::IntArrayRef{1, 2});
@@ -275,10 +275,7 @@ constexpr const char* kSigmoidExperts =
 
 TEST_F(Chunk, BiasesOfExpertsMoveTowardsAnEvenLoad) {
   VirtualModels model = AutoModel::from_config(small("glm4_moe", kSigmoidExperts), {}, context_);
-  const auto run = [&] {
-    model[0].forward({}, batch());
-    return model[0].take_router_record();
-  };
+  const auto run = [&] { return model[0].forward({}, batch()).router; };
   const std::vector records{run(), run()};  // two micro-batches
   model[0].update_expert_bias(records, 0.25);
   for (size_t layer = 0; layer < 2; ++layer) {
@@ -322,7 +319,7 @@ constexpr double kTerms = (2 * 84 + 16) / 14.0;
 TEST_F(Chunk, ComputesInEveryType) {
   const auto loss = [&](const ModelConfig& config, c10::ScalarType type) {
     VirtualModels model = AutoModel::from_config(config, {.dtype = type}, context_);
-    const at::Tensor losses = model[0].forward({}, batch());
+    const at::Tensor losses = model[0].forward({}, batch()).value;
     losses.sum().backward();
     for (const Parameter& parameter : model[0].parameters()) {
       EXPECT_EQ(parameter.value.scalar_type(), parameter.buffer ? at::kFloat : type);
@@ -354,8 +351,8 @@ LossRun run_loss(const ModelConfig& config, int64_t chunk_size, const MicroBatch
   args.options.label_smoothing_factor = 0.1;
   args.options.z_loss_coeff = 0.01;
   VirtualModels model = AutoModel::from_config(config, args, context);
-  model[0].measure_tokens(true);
-  LossRun run{model[0].forward({}, batch), {}, model[0].take_token_statistics()};
+  const PassOutput output = model[0].forward({}, batch, {.measure_tokens = true});
+  LossRun run{output.value, {}, output.token_statistics};
   (run.losses * at::arange(run.losses.numel(), at::kDouble).view(run.losses.sizes())).sum().backward();
   for (const Parameter& parameter : model[0].parameters()) run.grads.push_back(parameter.value.grad());
   run.losses = run.losses.detach();
@@ -414,8 +411,7 @@ SunkLoss run_to_sink(const ModelConfig& config, int64_t chunk_size, const Expect
   SunkLoss run;
   output.sink.main = at::zeros_like(output.value);
   output.sink.added = [&run] { ++run.added; };
-  model[0].expect_loss_grad(expected);
-  run.losses = model[0].forward({}, batch);
+  run.losses = model[0].forward({}, batch, {.loss_grad = expected}).value;
   run.has_grad_before_backward = output.sink.main.abs().sum().item<double>() > 0;
   (run.losses * grad).sum().backward();
   run.losses = run.losses.detach();
@@ -424,7 +420,7 @@ SunkLoss run_to_sink(const ModelConfig& config, int64_t chunk_size, const Expect
   return run;
 }
 
-// Bounds as above. What is made of the logits once and in forward is what is made of them twice.
+// Bounds as above. Losses and gradients computed once, in forward, equal those computed twice.
 TEST_F(Chunk, LossesWhoseGradientIsCertainAreComputedOnce) {
   const ModelConfig plain = small("qwen3");
   const ModelConfig capped = small("gemma2", R"(, "final_logit_softcapping": 1.5, "query_pre_attn_scalar": 4,
@@ -472,7 +468,7 @@ TEST_F(Chunk, LossesThatDoNotCountHaveNoGradientInChunks) {
   EXPECT_EQ(chunked.input_grad.abs().sum().item<double>(), 0);
 }
 
-// Each chunk has positions of both ranks that share the sequence; what is made of them comes back in its order.
+// Each chunk has positions of both ranks that share the sequence; joined() restores the order of the sequence.
 TEST(LossChunks, KeepTheOrderOfTheSequence) {
   const at::Tensor labels_sb = at::arange(20, at::kLong).view({10, 2});
   const LossChunks chunks(at::zeros({5, 2, 3}), labels_sb, 8, 2);  // 8 tokens: 2 positions of 2 ranks with 2 rows
@@ -486,7 +482,8 @@ TEST(LossChunks, KeepTheOrderOfTheSequence) {
   EXPECT_TRUE(chunks.joined(labels_bs).equal(labels_sb.t()));
 }
 
-// Of 64 tokens and 4,096 columns the logits are 2 MiB in fp64; everything else of this model is small beside them.
+// The logits of 64 tokens and 4,096 columns are 2 MiB in fp64; everything else in this model is small compared with
+// them.
 TEST_F(Chunk, LogitsOfAllTokensNeverExistWithChunks) {
   const auto most = [&](int64_t chunk_size, const ExpectedGrad& expected = {}) {
     ModelArgs args{.dtype = at::kDouble};
@@ -497,10 +494,9 @@ TEST_F(Chunk, LogitsOfAllTokensNeverExistWithChunks) {
     const at::Tensor ids = at::arange(64, at::kLong).view({1, 64});
     if (expected.is_certain)
       parameter_of(model, "lm_head.weight").sink.main = at::zeros({4096, config.hidden_size}, at::kDouble);
-    model[0].expect_loss_grad(expected);
     const auto meter = std::make_shared<MemoryMeter>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-    model[0].forward({}, {ids, labels_that_follow(ids)}).sum().backward();
+    model[0].forward({}, {ids, labels_that_follow(ids)}, {.loss_grad = expected}).value.sum().backward();
     return meter->most;
   };
   const int64_t logits = 64 * 4096 * 8;
@@ -510,21 +506,40 @@ TEST_F(Chunk, LogitsOfAllTokensNeverExistWithChunks) {
 
 TEST_F(Chunk, PositionsThatAreGivenCount) {
   VirtualModels model = AutoModel::from_config(small("llama"), {}, context_);
-  const at::Tensor counted = model[0].forward({}, batch());
+  const at::Tensor counted = model[0].forward({}, batch()).value;
   MicroBatch given = batch();
   given.position_ids = at::arange(8, at::kLong).expand({2, 8}).contiguous();
-  EXPECT_TRUE(at::equal(model[0].forward({}, given), counted));
+  EXPECT_TRUE(at::equal(model[0].forward({}, given).value, counted));
   given.position_ids.select(1, 7).fill_(100);
   given.position_ids.select(1, 3).fill_(50);
-  EXPECT_GT(model[0].forward({}, given).sub(counted).abs().max().item<double>(), 1e-3);
+  EXPECT_GT(model[0].forward({}, given).value.sub(counted).abs().max().item<double>(), 1e-3);
 }
 
 TEST_F(Chunk, AnObserverSeesThePartsInTheirOrder) {
   VirtualModels model = AutoModel::from_config(small("mistral"), {}, context_);
   std::vector<std::string> parts;
-  model[0].observe([&](const std::string& part, const at::Tensor&) { parts.push_back(part); });
-  model[0].forward({}, batch());
+  const Observer observer = [&](const std::string& part, const at::Tensor&) { parts.push_back(part); };
+  model[0].forward({}, batch(), {.observer = observer});
   EXPECT_THAT(parts, ElementsAre("embedding", "layers.0", "layers.1", "norm", "logits"));
+}
+
+// The adapter's B begins as zeros; with ones it changes the losses.
+TEST_F(Chunk, APassWithoutTheAdapterIsThatOfTheBaseModel) {
+  AdapterConfig adapter;
+  adapter.target_modules = {"q_proj"};
+  adapter = adapter_for(small("qwen3"), adapter);
+  VirtualModels base = AutoModel::from_config(small("qwen3"), {.dtype = at::kDouble}, context_);
+  VirtualModels model = AutoModel::from_config(small("qwen3"), {.dtype = at::kDouble, .adapter = adapter}, context_);
+  const at::NoGradGuard no_grad;
+  for (Parameter& parameter : model[0].parameters()) {
+    if (parameter.adapter) parameter.value.fill_(1);
+  }
+  const at::Tensor expected = base[0].forward({}, batch()).value;
+  EXPECT_TRUE(model[0].forward({}, batch(), {.with_adapter = false}).value.equal(expected));
+  EXPECT_FALSE(model[0].forward({}, batch()).value.equal(expected));
+  const at::AutoGradMode grad(true);
+  EXPECT_THAT(refusal([&] { model[0].forward({}, batch(), {.with_adapter = false}); }),
+              HasSubstr("cannot be differentiated"));
 }
 
 TEST_F(Chunk, StagesThatDoNotMakeAModelAreRefused) {
@@ -543,11 +558,10 @@ TEST_F(Chunk, StagesThatDoNotMakeAModelAreRefused) {
 at::Tensor whole_logits(ModelChunk& chunk, const at::Tensor& ids) {
   const at::NoGradGuard no_grad;
   at::Tensor logits;
-  chunk.observe([&](const std::string& part, const at::Tensor& output) {
+  const Observer observer = [&](const std::string& part, const at::Tensor& output) {
     if (part == "logits") logits = output.clone();
-  });
-  chunk.forward({}, {.input_ids = ids, .labels = ids});
-  chunk.observe({});
+  };
+  chunk.forward({}, {.input_ids = ids, .labels = ids}, {.observer = observer});
   return logits.transpose(0, 1);  // [B, S, V]
 }
 
@@ -564,7 +578,7 @@ TEST_F(Chunk, DecodingWithACacheGivesTheLogitsOfTheWholeSequence) {
     ModelChunk& chunk = models[0];
     const at::Tensor ids = at::arange(36, at::kLong).mul(7).remainder(40).view({2, 18});
     const at::Tensor expected = whole_logits(chunk, ids);
-    const std::vector<int64_t> lengths = {9, 4};  // of the prompts; the rest comes token by token
+    const std::vector<int64_t> lengths = {9, 4};  // lengths of the prompts; the rest comes token by token
     const auto cache = chunk.make_cache(2, 18);
     at::Tensor logits = chunk.decode({}, {ids.narrow(1, 0, 9), at::tensor(lengths, at::kLong)}, *cache);
     for (int64_t step = 0;; ++step) {
@@ -584,7 +598,7 @@ TEST_F(Chunk, DecodingWithACacheGivesTheLogitsOfTheWholeSequence) {
 TEST_F(Chunk, ARowThatHasEndedDoesNotDisturbTheOthers) {
   VirtualModels models = AutoModel::from_config(small("llama"), {.dtype = at::kDouble}, context_);
   const at::Tensor prompt = at::arange(8, at::kLong).view({2, 4});
-  const auto run = [&](int64_t count) {  // of the second row, which is full after the first step
+  const auto run = [&](int64_t count) {  // tokens of the second row, which is full after the first step
     const auto cache = models[0].make_cache(2, 7);
     at::Tensor logits = models[0].decode({}, {prompt, at::tensor({2, 4}, at::kLong)}, *cache);
     for (int64_t step = 0; step < 5; ++step) {

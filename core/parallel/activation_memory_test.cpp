@@ -61,11 +61,11 @@ ActivationBytes measured(const RecomputeArgs& recompute, int64_t layers, int64_t
   const MicroBatch tokens{.input_ids = at::zeros({batch, kSequence}, at::kLong)};
   const at::Tensor hidden = at::ones(chunk.hidden_shape(tokens), type).requires_grad_(true);
   const at::Tensor grad = at::ones(hidden.sizes(), type);
-  chunk.forward(hidden, tokens).backward(grad);  // makes one-time allocations, such as the norms' gradients
+  chunk.forward(hidden, tokens).value.backward(grad);  // makes one-time allocations, such as the norms' gradients
   hidden.mutable_grad().reset();
   const auto meter = std::make_shared<MemoryMeter>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-  at::Tensor y = chunk.forward(hidden, tokens);
+  at::Tensor y = chunk.forward(hidden, tokens).value;
   ActivationBytes bytes{.kept = meter->held};
   y.backward(grad);
   bytes.peak = meter->most;

@@ -18,12 +18,12 @@ ModelPipeline::ModelPipeline(Schedule schedule, VirtualModels& models, ParallelC
 }
 
 void ModelPipeline::walk(std::span<const MicroBatch> batches, std::span<const double> weights,
-                         std::span<const double> router_weights) {
+                         std::span<const double> router_weights, const PassOptions& pass) {
   if (batches.size() != static_cast<size_t>(schedule().microbatches)) {
     throw ConfigError(fmt::format("{} micro-batches, but the schedule is for {}; they must be equal", batches.size(),
                                   schedule().microbatches));
   }
-  for (ModelStage& stage : stages_) stage.begin(batches, weights, router_weights);
+  for (ModelStage& stage : stages_) stage.begin(batches, weights, router_weights, pass);
   executor_->run();
 }
 

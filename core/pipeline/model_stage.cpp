@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "core/base/config_error.h"
+#include "core/models/layers/router_record.h"
 #include "core/pipeline/passed_counts.h"
 
 namespace concord {
@@ -20,15 +21,16 @@ std::vector<double> one_for_each(std::span<const double> weights, size_t batches
 }  // namespace
 
 void ModelStage::begin(std::span<const MicroBatch> batches, std::span<const double> weights,
-                       std::span<const double> router_weights) {
+                       std::span<const double> router_weights, const PassOptions& pass) {
   chunk_.forget_fp8_weights();
   batches_ = batches;
   weights_ = one_for_each(weights, batches.size());
   router_weights_ = one_for_each(router_weights, batches.size());
   results_.router_records.assign(batches.size(), nullptr);
   results_.token_statistics.assign(is_last() ? batches.size() : 0, {});
-  results_.further_losses.reset();
-  chunk_.begin_step();
+  results_.mtp_losses.reset();
+  pass_ = pass;
+  pass_.step_counts = std::make_shared<CountsOfStep>();
   results_.token_losses.assign(is_last() ? batches.size() : 0, at::Tensor());
 }
 
@@ -38,35 +40,37 @@ ValueSpec ModelStage::input_spec(int microbatch) {
   return {{PassedCounts::size(c10::multiply_integers(shape), chunk_.experts())}, chunk_.hidden_dtype()};
 }
 
-at::Tensor ModelStage::run_chunk(size_t index, const at::Tensor& hidden) {
-  chunk_.weigh_router_losses(router_weights_[index]);
-  // A forward step of the user's may weigh tokens.
-  if (!loss_step_) chunk_.expect_loss_grad({.value = weights_[index], .is_certain = !forward_step_});
-  const MicroBatch& own = batches_[index];
-  const at::Tensor output = forward_step_ ? forward_step_(chunk_, hidden, own) : chunk_.forward(hidden, own);
-  results_.router_records[index] = chunk_.take_router_record();
+PassOutput ModelStage::run_chunk(size_t index, const at::Tensor& hidden) {
+  PassOptions options = pass_;
+  options.router_loss_weight = router_weights_[index];
+  // The user's forward step may weight tokens, so the gradient is certain only without one.
+  if (!loss_step_) options.loss_grad = {.value = weights_[index], .is_certain = !forward_step_};
+  PassOutput output = forward_step_ ? forward_step_(chunk_, hidden, batches_[index], options)
+                                    : chunk_.forward(hidden, batches_[index], options);
+  results_.router_records[index] = output.router;
   return output;
 }
 
 at::Tensor ModelStage::forward(int microbatch, const at::Tensor& input) {
   const auto index = static_cast<size_t>(microbatch);
-  at::Tensor output;
+  PassOutput output;
   if (chunk_.passes_expert_counts()) {
     PassedCounts counts(chunk_.experts());
     const at::Tensor hidden =
         input.defined() ? counts.received(input, chunk_.hidden_shape(batch(microbatch))) : at::Tensor();
     output = run_chunk(index, hidden);
-    counts.add(results_.router_records[index], is_last());
-    if (!is_last()) return counts.sent(output);
+    counts.add(output.router, is_last());
+    if (!is_last()) return counts.sent(output.value);
   } else {
     output = run_chunk(index, input);
-    if (!is_last()) return output;
+    if (!is_last()) return output.value;
   }
-  if (auto measured = chunk_.take_token_statistics()) results_.token_statistics[index] = std::move(*measured);
-  if (const at::Tensor further = chunk_.take_mtp_losses(); further.defined()) {
-    results_.further_losses = results_.further_losses.defined() ? results_.further_losses.add(further) : further;
+  if (output.token_statistics) results_.token_statistics[index] = *output.token_statistics;
+  if (const at::Tensor& mtp = output.mtp_losses; mtp.defined()) {
+    results_.mtp_losses = results_.mtp_losses.defined() ? results_.mtp_losses.add(mtp) : mtp;
   }
-  const StageLoss loss = loss_step_ ? loss_step_(output, microbatch) : StageLoss{output, output.detach()};
+  const at::Tensor& losses = output.value;
+  const StageLoss loss = loss_step_ ? loss_step_(losses, microbatch) : StageLoss{losses, losses.detach()};
   results_.token_losses[index] = loss.logged;
   return loss.differentiated.sum().mul(weights_[index]);
 }

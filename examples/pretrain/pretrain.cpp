@@ -91,7 +91,7 @@ class Neighbours : public ModelChunk {
     }
   }
 
-  at::Tensor forward(const at::Tensor& hidden, const MicroBatch& batch) override {
+  PassOutput forward(const at::Tensor& hidden, const MicroBatch& batch, const PassOptions& options) override {
     if (!batch.cu_seqlens.empty()) throw ConfigError("pretrain: this model has no packed sequences");
     const at::Tensor ids_sb = batch.input_ids.t().to(context().torch_device());
     at::Tensor x_sbh = is_first() ? at::embedding(parameter("embedding.weight").used(), ids_sb) : hidden;
@@ -102,12 +102,14 @@ class Neighbours : public ModelChunk {
       x_sbh = x_sbh + at::linear(at::gelu(at::linear(both, parameter(name + ".in.weight").used())),
                                  parameter(name + ".out.weight").used());
     }
-    return is_last() ? losses(at::linear(x_sbh, parameter("output.weight").used()), batch) : x_sbh;
+    if (!is_last()) return {x_sbh};
+    const at::Tensor logits_sbv = at::linear(x_sbh, parameter("output.weight").used());
+    options.observe("logits", logits_sbv);
+    return {losses(logits_sbv, batch)};
   }
 
  private:
-  at::Tensor losses(const at::Tensor& logits_sbv, const MicroBatch& batch) const {
-    observed("logits", logits_sbv);
+  static at::Tensor losses(const at::Tensor& logits_sbv, const MicroBatch& batch) {
     const at::Tensor labels_sb = batch.labels.t().to(logits_sbv.device());
     const at::Tensor counts_sb = labels_sb.ne(kIgnoredLabel);
     const at::Tensor logp_sbv = at::log_softmax(logits_sbv, -1, at::kFloat);
@@ -150,10 +152,13 @@ void extra_args_provider(ExtraArguments& extra) {
 }
 
 // Returns (1 - p)^gamma * -log p for each token, where -log p is the model's loss.
-at::Tensor forward_step(ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch) {
-  const at::Tensor output = chunk.forward(hidden, batch);
+PassOutput forward_step(ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch,
+                        const PassOptions& options) {
+  PassOutput output = chunk.forward(hidden, batch, options);
   if (!chunk.is_last()) return output;
-  return output.mul(output.neg().exp().neg().add(1).clamp_min(1e-6).pow(focal_gamma));
+  const at::Tensor p = output.value.neg().exp();
+  output.value = output.value.mul(p.neg().add(1).clamp_min(1e-6).pow(focal_gamma));
+  return output;
 }
 
 // Returns the fractions of tokens and of whole samples that the model predicts correctly, in every evaluation.

@@ -119,7 +119,7 @@ struct Counted {
 };
 
 Counted run_batch(ModelChunk& chunk, const MicroBatch& batch, double loss_scale) {
-  const at::Tensor losses = chunk.forward({}, batch).sum();
+  const at::Tensor losses = chunk.forward({}, batch).value.sum();
   losses.mul(loss_scale).backward();
   return {losses.item<double>(), chunk.counted_tokens(batch)};
 }

@@ -98,7 +98,7 @@ Step our_step(VirtualModels& models, DistributedDataParallel& ddp, const MicroBa
   const auto begin = std::chrono::steady_clock::now();
   ddp.begin_step(1);
   const double counted = static_cast<double>(batch.labels.size(0) * (batch.labels.size(1) - 1));
-  const at::Tensor loss = models[0].forward({}, batch).sum().div(counted);
+  const at::Tensor loss = models[0].forward({}, batch).value.sum().div(counted);
   loss.backward();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return {seconds, loss.item<double>()};

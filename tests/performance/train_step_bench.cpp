@@ -95,7 +95,7 @@ Times train(const Case& c, bool checks) {
     const at::Tensor ids = at::randint(c.vocabulary, {c.rows, c.tokens}, at::kLong);
     const auto begin = Clock::now();
     ddp.begin_step(1);
-    models[0].forward({}, {.input_ids = ids, .labels = ids}).mean().backward();
+    models[0].forward({}, {.input_ids = ids, .labels = ids}).value.mean().backward();
     finalize_grads(ddp);
     optimizer.step({.lr = 1e-4, .weight_decay = 0.1});
     if (step >= kWarmUp) steps.push_back(seconds_since(begin));

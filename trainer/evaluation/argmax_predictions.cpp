@@ -40,20 +40,14 @@ at::Tensor vocab_parallel_argmax(const at::Tensor& logits_sbv, int64_t vocabular
   return all_ranks(index_sb).gather(0, best_1sb).squeeze(0);
 }
 
-ArgmaxPredictions::ArgmaxPredictions(ModelChunk& chunk, int64_t vocabulary, ProcessGroup& tp)
-    : chunk_(chunk), vocabulary_(vocabulary), tp_(tp) {
-  if (!chunk_.is_last()) return;
-  chunk_.observe([this](const std::string& part, const at::Tensor& output) {
+Observer ArgmaxPredictions::observer() {
+  return [this](const std::string& part, const at::Tensor& output) {
     if (part == "logits") predicted_.push_back(vocab_parallel_argmax(output, vocabulary_, tp_));
-  });
-}
-
-ArgmaxPredictions::~ArgmaxPredictions() {
-  if (chunk_.is_last()) chunk_.observe({});
+  };
 }
 
 std::vector<at::Tensor> ArgmaxPredictions::take(size_t batches) {
-  if (chunk_.is_last() && predicted_.size() != batches) {
+  if (predicted_.size() != batches) {
     throw ConfigError(
         fmt::format("{} of {} micro-batches had logits; a forward step of your own has to run the model's forward once "
                     "per micro-batch for compute_accuracy, compute_metrics and do_predict",

@@ -16,20 +16,21 @@ namespace concord {
 // does.
 at::Tensor vocab_parallel_argmax(const at::Tensor& logits_sbv, int64_t vocabulary, ProcessGroup& tp);
 
-// Observes |chunk| during its lifetime; does nothing unless |chunk| is the last.
+// Collects the argmax of the logits that its observer receives from the last stage.
 class ArgmaxPredictions {
  public:
-  ArgmaxPredictions(ModelChunk& chunk, int64_t vocabulary, ProcessGroup& tp);
-  ~ArgmaxPredictions();
+  // |vocabulary| and |tp| as in vocab_parallel_argmax().
+  ArgmaxPredictions(int64_t vocabulary, ProcessGroup& tp) : vocabulary_(vocabulary), tp_(tp) {}
   ArgmaxPredictions(const ArgmaxPredictions&) = delete;
   ArgmaxPredictions& operator=(const ArgmaxPredictions&) = delete;
 
-  // Returns the argmax token ids [s, b] of the last |batches| micro-batches, in order. Empty unless this is the last
-  // stage. Throws ConfigError if the number of logits differs.
+  // Returns the observer for the passes of the last stage. This object has to outlive it.
+  Observer observer();
+  // Returns the argmax token ids [s, b] of the last |batches| micro-batches of the last stage, in order. Throws
+  // ConfigError if the observer did not receive the logits of each.
   std::vector<at::Tensor> take(size_t batches);
 
  private:
-  ModelChunk& chunk_;
   int64_t vocabulary_;
   ProcessGroup& tp_;
   std::vector<at::Tensor> predicted_;  // argmax token ids [s, b] of the micro-batches so far

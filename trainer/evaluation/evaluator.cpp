@@ -228,7 +228,7 @@ bool Evaluator::evaluate_batches(DataLoader& data, Totals* totals) {
   ModelChunk& chunk = parts.model[parts.model.size() - 1];
   std::optional<ArgmaxPredictions> ranked;
   if (run_.plan.arguments.evaluation.accuracy || totals->predictions) {
-    ranked.emplace(chunk, run_.plan.config.vocab_size, run_.job.group(GroupKind::tp));
+    ranked.emplace(run_.plan.config.vocab_size, run_.job.group(GroupKind::tp));
   }
   const int64_t batches = batches_of(data);
   for (int64_t i = 0; i < batches; ++i) {
@@ -236,14 +236,15 @@ bool Evaluator::evaluate_batches(DataLoader& data, Totals* totals) {
     const std::vector<MicroBatch> host_batches = *next_micro_batches(data);
     const std::vector<MicroBatch> device_batches = to_device(host_batches, run_.job.torch_device());
     parts.prepare_pairs(host_batches, device_batches, TrainingParts::Data::eval);
-    parts.begin_evaluation(device_batches);
+    parts.begin_evaluation(device_batches, ranked ? ranked->observer() : Observer());
     parts.forward_executor.run();
     const ModelStage& last = *parts.stages.back();
     totals->objective->add(last, parts.pairs.get());
     const int64_t counted = last.is_last() ? parts.counted(host_batches) : 0;
     totals->losses.add(logged_losses(last, loss_weights(host_batches, rule), rule).sum(), counted);
     if (ranked) {
-      const std::vector<at::Tensor> predicted = ranked->take(device_batches.size());
+      std::vector<at::Tensor> predicted;
+      if (last.is_last()) predicted = ranked->take(device_batches.size());
       totals->right.add(last.is_last() ? count_right(chunk, device_batches, predicted) : at::zeros({}, at::kFloat),
                         counted);
       if (totals->predictions && last.is_last()) {

@@ -71,7 +71,7 @@ void MtpLossLog::add(const ModelStage& last) {
   if (depths_ == 0) return;
   const at::NoGradGuard no_grad;
   if (!sums_.defined()) sums_ = at::zeros({depths_, 2}, at::TensorOptions(at::kFloat).device(job_.torch_device()));
-  if (last.further_losses().defined()) sums_ = sums_ + last.further_losses();
+  if (last.mtp_losses().defined()) sums_ = sums_ + last.mtp_losses();
 }
 
 NamedValues MtpLossLog::take() {

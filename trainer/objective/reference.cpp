@@ -13,21 +13,6 @@ std::vector<std::unique_ptr<ModelStage>> stages_of(VirtualModels& model) {
   return stages;
 }
 
-// While it lives. A model without an adapter is not changed by it.
-class AdapterOff {
- public:
-  explicit AdapterOff(VirtualModels& model, bool is_off) : model_(model) { set(is_off); }
-  ~AdapterOff() { set(false); }
-  AdapterOff(const AdapterOff&) = delete;
-  AdapterOff& operator=(const AdapterOff&) = delete;
-
- private:
-  void set(bool is_off) {
-    for (size_t i = 0; i < model_.size(); ++i) model_[i].turn_adapter(!is_off);
-  }
-  VirtualModels& model_;
-};
-
 }  // namespace
 
 Reference::Reference(const TrainingPlan& plan, ParallelContext& job, VirtualModels& trained)
@@ -48,8 +33,7 @@ Executor& Reference::executor(size_t microbatches) {
 }
 
 std::vector<at::Tensor> Reference::token_losses(std::span<const MicroBatch> batches) {
-  const AdapterOff off(model_, !own_);
-  for (const auto& stage : stages_) stage->begin(batches);
+  for (const auto& stage : stages_) stage->begin(batches, {}, {}, {.with_adapter = own_.has_value()});
   executor(batches.size()).run();
   return stages_.back()->token_losses();
 }

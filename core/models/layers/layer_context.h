@@ -1,9 +1,9 @@
-// What the parts of a layer are built from and called with.
+// Context and inputs of the parts of a layer.
 //
-// Tensors of layers carry their shape in their names, a letter a dimension:
+// Tensors of layers carry their shape in their names, one letter per dimension:
 //   s   this rank's tokens, S / cp
-//   p   those of them that it has between layers, S': s, or s / tp under sequence parallelism
-//   b   batch; 1 where sequences are packed
+//   p   this rank's tokens between layers, S': s, or s / tp under sequence parallelism
+//   b   batch; 1 for packed sequences
 //   h   hidden size
 #pragma once
 
@@ -22,6 +22,7 @@
 #include "core/models/layers/layer_angles.h"
 #include "core/models/layers/layer_dropout.h"
 #include "core/models/moe_args.h"
+#include "core/models/pass_options.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/attention/rope_angles.h"
 #include "core/ops/norm/rms_norm.h"
@@ -32,7 +33,7 @@ namespace concord {
 
 class Fp8Layer;
 
-// The same for all layers of a chunk, which owns it. Groups and streams belong to the parallel context.
+// Context shared by all layers of a chunk, which owns it. Groups and streams belong to the parallel context.
 struct LayerContext {
   ModelConfig config;
   RecomputeArgs recompute;
@@ -48,22 +49,23 @@ struct LayerContext {
   ProcessGroup* tp_ep = nullptr;  // both of experts: all that tokens come from
   RngTracker* rng = nullptr;
   std::shared_ptr<const AdapterModules> adapter;  // null: none
-  bool adapter_off = false;                       // for now; ModelChunk::turn_adapter
-  // The 8-bit layer of a weight, added to the chunk's; null where it computes in the model's type.
+  bool adapter_off = false;                       // during a pass without it (PassOptions::with_adapter)
+  // Adds the FP8 layer of a weight to the chunk and returns it; null if the layer computes in the model's type.
   std::function<Fp8Layer*(const std::string& weight)> add_fp8;
-  // By the name of core/models/parameter_plan.h; null if the model has none.
+  // Returns the parameter of this name (core/models/parameter_plan.h); null if the model has none.
   std::function<Parameter*(const std::string& name)> find;
 };
 
 class KvCache;
 struct RouterRecord;
 
-// What all layers need of a micro-batch. Shared with what is recomputed in backward.
-struct LayerInputs : LayerAngles {          // of rope: [s, 1 or b, r]
-  std::vector<int64_t> cu_seqlens;          // of the whole; empty: not packed
-  std::shared_ptr<RouterRecord> router;     // what layers with experts did; null: nobody wants to know
+// Inputs that all layers of a pass share. Kept for recomputation in backward.
+struct LayerInputs : LayerAngles {          // rope angles: [s, 1 or b, r]
+  std::vector<int64_t> cu_seqlens;          // boundaries of the packed sequences, over all ranks; empty: not packed
+  std::shared_ptr<RouterRecord> router;     // record of layers with experts; null: not recorded
   std::optional<LayerDropout> dropout;      // none: nothing is dropped
-  mutable int64_t max_tokens_per_rank = 0;  // of the ranks that share experts; 0: no layer has asked yet
+  mutable int64_t max_tokens_per_rank = 0;  // maximum over the ranks that share experts; 0: not computed yet
+  Observer observer;                        // PassOptions::observer; kept for recomputation
   KvCache* cache = nullptr;                 // in generation: the keys and values of earlier tokens; null elsewhere
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;
@@ -77,14 +79,14 @@ inline at::Tensor value_of(const Parameter* parameter) {
 inline const Parameter* find_norm(const LayerContext& context, int64_t number, const std::string& name) {
   return name.empty() ? nullptr : context.find("model.layers." + std::to_string(number) + "." + name + ".weight");
 }
-// |x|, normed where there is a norm.
+// Returns norm(|x|), or |x| if |norm| is null.
 inline at::Tensor normed(const at::Tensor& x, const Parameter* norm, const LayerContext& context) {
   if (norm == nullptr) return x;
   const double eps = context.config.rms_norm_eps;
   return context.config.norms_plus_one ? rms_norm_plus_one(x, norm->used(), eps) : rms_norm(x, norm->used(), eps);
 }
 
-// |x| [s, b, heads, n], turned by rope as the model has its pairs.
+// Applies rope to |x| [s, b, heads, n], with the model's layout of pairs.
 inline at::Tensor rotated(const at::Tensor& x_sbqn, const RopeAngles& angles, const LayerContext& context) {
   return context.config.interleaved_rope ? rope_interleaved(x_sbqn, angles.cos, angles.sin)
                                          : rope(x_sbqn, angles.cos, angles.sin);
@@ -100,7 +102,7 @@ struct Residual {
     return branch_pbh.defined() ? x_pbh.add(branch_pbh, context.config.residual_multiplier) : x_pbh;
   }
 };
-// The stream's sum and that, normed where there is a norm.
+// Returns the sum of |stream|, and its norm unless |norm| is null.
 inline NormedSum normed(const Residual& stream, const Parameter* norm, const LayerContext& context) {
   const ModelConfig& config = context.config;
   if (norm != nullptr && stream.branch_pbh.defined() && !config.norms_plus_one) {
@@ -118,7 +120,7 @@ at::Tensor recompute_if(bool again, const LayerContext& context, const at::Tenso
   return recompute(call, {x}, *context.rng)[0];
 }
 
-// Gives back the memory of a norm's result where the user wants that. |users|: all that was computed from it. |context|
+// Frees the norm's result until backward, if the user asked for that. |users|: all tensors computed from it. |context|
 // has to outlive backward.
 inline void recompute_norm(const NormedSum& made, const Parameter* norm, const LayerContext& context,
                            const std::vector<at::Tensor>& users) {
@@ -127,7 +129,7 @@ inline void recompute_norm(const NormedSum& made, const Parameter* norm, const L
   recompute_values(made.normed, users, [sum_pbh, norm, &context] { return normed(sum_pbh, norm, context); });
 }
 
-// The stream's sum, and |function| of that normed.
+// Returns the sum of |stream|, and |function| applied to its norm.
 template <class Function>
 NormedSum of_normed(const Residual& stream, const Parameter* norm, const LayerContext& context, Function function) {
   const NormedSum made = normed(stream, norm, context);

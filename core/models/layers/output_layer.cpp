@@ -42,7 +42,7 @@ OutputLayer::OutputLayer(const LayerContext& context, Parameter& weight, const M
   weight.comes_in_parts = options.loss_chunk_size > 0;
 }
 
-// Before the product, which has a hundred times as many elements after it.
+// Applied before the product, whose result has a hundred times more elements.
 Tensor OutputLayer::scaled(const Tensor& normed_pbh) const {
   const double scaling = context_->config.logits_scaling;
   return scaling == 1 ? normed_pbh : normed_pbh.div(scaling);
@@ -69,8 +69,8 @@ Tensor OutputLayer::losses_of(const Tensor& logits_sbv, const Tensor& labels_sb,
   return cross_entropy(logits_sbv, labels_sb, how, vocab_share(*context_->tp)).t().contiguous();
 }
 
-Tensor OutputLayer::losses(const Tensor& normed_pbh, const Tensor& labels_sb, const ExpectedGrad& expected,
-                           const Reports& reports) const {
+PassOutput OutputLayer::losses(const Tensor& normed_pbh, const Tensor& labels_sb, const PassOptions& pass) const {
+  const ExpectedGrad& expected = pass.loss_grad;
   CrossEntropyOptions how = cross_entropy_options(expected.value);
   std::vector<TokenStatistics> measured;
   const LogitsReader measure = [&](const Tensor& logits, const Tensor& labels) {  // before they are overwritten
@@ -78,25 +78,26 @@ Tensor OutputLayer::losses(const Tensor& normed_pbh, const Tensor& labels_sb, co
     const Tensor own_sb = labels.view({-1, labels_sb.size(1)});
     measured.push_back(token_statistics(logits_sbv, own_sb, how.vocabulary, vocab_share(*context_->tp)));
   };
-  const LogitsReader reader = reports.statistics ? measure : LogitsReader();
+  const LogitsReader reader = pass.measure_tokens ? measure : LogitsReader();
   const int64_t tokens = tokens_at_a_time(expected);
-  if (reports.seen || tokens == 0 || tokens >= labels_sb.numel()) {
+  PassOutput output;
+  if (pass.observer || tokens == 0 || tokens >= labels_sb.numel()) {
     const Tensor logits_sbv = logits(normed_pbh);
-    if (reports.seen) (*reports.seen)(logits_sbv);
-    how.overwrite_logits = !reports.seen;
+    pass.observe("logits", logits_sbv);
+    how.overwrite_logits = !pass.observer;
     if (reader) reader(logits_sbv, labels_sb);
-    if (reports.statistics) *reports.statistics = measured.front();
-    return losses_of(logits_sbv, labels_sb, how);
+    if (reader) output.token_statistics = measured.front();
+    output.value = losses_of(logits_sbv, labels_sb, how);
+    return output;
   }
   const bool once = computes_chunks_once(expected);
   const Tensor x_pbh = once ? of_all_ranks(scaled(normed_pbh)) : normed_pbh;
   const LossChunks chunks(x_pbh, labels_sb, tokens, labels_sb.size(0) / x_pbh.size(0));
   const int64_t rows = chunks.list().front().labels_sb.numel();
-  const Tensor losses_bs = once
-                               ? losses_computed_once(x_pbh, labels_sb, {how, rows, reader, vocab_share(*context_->tp)})
-                               : losses_computed_twice(chunks, how, reader);
-  if (reports.statistics) *reports.statistics = chunks.joined(measured);
-  return losses_bs;
+  output.value = once ? losses_computed_once(x_pbh, labels_sb, {how, rows, reader, vocab_share(*context_->tp)})
+                      : losses_computed_twice(chunks, how, reader);
+  if (reader) output.token_statistics = chunks.joined(measured);
+  return output;
 }
 
 bool OutputLayer::computes_chunks_once(const ExpectedGrad& expected) const {

@@ -1,24 +1,21 @@
-// The end of a model on its last stage: from normed activations to logits and to the losses of the tokens that follow.
+// The output layer of the last stage: logits and token losses from normed activations.
 //
 // Logits are by far the largest tensor of a step, so with loss_chunk_size only those of some tokens exist at a time
-// (loss_chunks.h). Where it is certain what the gradient of the losses is going to be, and the layer is a product and
-// nothing else, all that is made of them is made in forward (core/ops/loss/linear_cross_entropy.h); elsewhere they are
-// made twice, in forward and in backward. Both under tensor parallelism too, by the rows of the vocabulary.
+// (loss_chunks.h). If the gradient of the losses is certain and the layer is a plain product, losses and gradients are
+// both computed in forward (linear_cross_entropy.h); otherwise logits are computed twice, in forward and in backward.
+// Both also work under tensor parallelism, split by rows of the vocabulary.
 //
-// Threads: those of ModelChunk. Lives as long as the chunk: the backward of what is recomputed refers to it.
+// Threads: same as ModelChunk. Lives as long as the chunk: the backward of recomputed parts refers to it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <functional>
-#include <optional>
 #include <string>
 
 #include "core/models/adapters/layer_adapter.h"
-#include "core/models/layers/expected_grad.h"
 #include "core/models/layers/layer_context.h"
 #include "core/models/model_options.h"
-#include "core/models/token_statistics.h"
+#include "core/models/pass_options.h"
 #include "core/ops/loss/linear_cross_entropy.h"
 #include "core/parallel/parameter.h"
 
@@ -34,13 +31,8 @@ class OutputLayer {
   // [p, b, h] -> [s, b, v], this rank's columns.
   at::Tensor logits(const at::Tensor& normed_pbh) const { return logits(normed_pbh, *weight_); }
 
-  struct Reports {
-    std::optional<TokenStatistics>* statistics = nullptr;                 // gets what the model makes of each token
-    const std::function<void(const at::Tensor& logits)>* seen = nullptr;  // is shown the logits of all of them
-  };
-  // [p, b, h], [s, b] -> [b, s].
-  at::Tensor losses(const at::Tensor& normed_pbh, const at::Tensor& labels_sb, const ExpectedGrad& expected,
-                    const Reports& reports) const;
+  // Returns the losses [b, s] of |labels_sb|, and the tokens' statistics if |pass| asks for them.
+  PassOutput losses(const at::Tensor& normed_pbh, const at::Tensor& labels_sb, const PassOptions& pass) const;
 
  private:
   at::Tensor scaled(const at::Tensor& normed_pbh) const;

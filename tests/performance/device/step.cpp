@@ -195,7 +195,7 @@ int measure_overlap(const std::string& trace) {
   const at::Tensor ids = at::randint(512, {on_host ? 1 : 8, on_host ? 16 : 2048}, at::kLong);
   const auto step = [&] {
     ddp.begin_step(1);
-    models[0].forward({}, {.input_ids = ids, .labels = ids}).mean().backward();
+    models[0].forward({}, {.input_ids = ids, .labels = ids}).value.mean().backward();
     finalize_grads(ddp);
     optimizer.step({.lr = 1e-4, .weight_decay = 0.1});
   };

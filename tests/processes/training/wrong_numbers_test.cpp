@@ -164,11 +164,13 @@ class Reruns : public WrongNumbers {
     expect_ranks(world, [&](int rank) {
       enter_job(rank, world, port);
       const auto counter = std::make_shared<StepCounter>();
-      const ForwardStep forward = [&](ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch) {
-        const at::Tensor output = chunk.forward(hidden, batch);
+      const ForwardStep forward = [&](ModelChunk& chunk, const at::Tensor& hidden, const MicroBatch& batch,
+                                      const PassOptions& options) {
+        PassOutput output = chunk.forward(hidden, batch, options);
         if (!chunk.is_last()) return output;
-        const at::Tensor losses = with_random_numbers(output);
-        return poison && counter->applies(*poison, rank, batch) ? losses.mul(poison->factor) : losses;
+        output.value = with_random_numbers(output.value);
+        if (poison && counter->applies(*poison, rank, batch)) output.value = output.value.mul(poison->factor);
+        return output;
       };
       const auto before = [&](Trainer& trainer) {
         trainer.add_callback(counter);
