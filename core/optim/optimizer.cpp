@@ -29,8 +29,8 @@
 namespace concord {
 namespace {
 
-constexpr const char* kMain = "main";    // key of the fp32 weights
-constexpr const char* kAverage = "ema";  // of their average
+constexpr const char* kMain = "main";    // key of the fp32 main weights
+constexpr const char* kAverage = "ema";  // key of their EMA
 
 double host_fraction(const OptimizerOptions& options) {
   if (!options.optimizer_cpu_offload) return 0;
@@ -56,7 +56,7 @@ at::Tensor zeros_on_device(const std::vector<at::Tensor>& grads, const at::Tenso
   return zeros;
 }
 
-// What |body| throws.
+// Returns the exception that |body| throws; null if none.
 std::exception_ptr error_of(const std::function<void()>& body) {
   try {
     body();
@@ -66,350 +66,324 @@ std::exception_ptr error_of(const std::function<void()>& body) {
   return nullptr;
 }
 
+at::Tensor parameter_values(const Segment& segment) {
+  return GradBuffer::part(segment.buffer->values(), segment.range);
+}
+
+// Whether the parameters are 16-bit, with separate fp32 main weights that are part of the state.
+bool has_main(const GradBuffer& buffer) { return buffer.values().scalar_type() != at::kFloat; }
+bool has_main(const Segment& segment) { return has_main(*segment.buffer); }
+
+c10::ScalarType square_sum_type(const Platform& platform) {
+  const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
+  return fp64 ? at::kDouble : at::kFloat;
+}
+
 }  // namespace
 
-class Optimizer::Impl {
- public:
-  Impl(DistributedDataParallel& ddp, OptimizerOptions options, const Multipliers& multipliers)
-      : ddp_(ddp), options_(std::move(options)), rule_(make_rule(options_)) {
-    if (!(options_.max_grad_norm >= 0)) {
-      throw ConfigError(
-          fmt::format("max_grad_norm is {:g}; must be > 0, or 0 for no clipping", options_.max_grad_norm));
+Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, const Multipliers& multipliers)
+    : ddp_(ddp),
+      options_(std::move(options)),
+      rule_(make_rule(options_)),
+      on_cpu_(ddp.job().torch_device().is_cpu()),
+      sum_type_(square_sum_type(ddp.job().platform())) {
+  if (!(options_.max_grad_norm >= 0)) {
+    throw ConfigError(fmt::format("max_grad_norm is {:g}; must be > 0, or 0 for no clipping", options_.max_grad_norm));
+  }
+  create_segments(multipliers);
+  reload_main_weights();
+}
+
+Optimizer::~Optimizer() = default;
+
+// ---------------------------------------------------------------------------------------------------------- segments
+
+void Optimizer::create_segments(const Multipliers& multipliers) {
+  segments_ = cut_segments(ddp_, multipliers, host_fraction(options_), options_.offload_piece_elements);
+  std::vector<Segment*> on_host, matrices;
+  for (Segment& segment : segments_) {
+    if (!segment.on_host) allocate(segment);
+    (segment.on_host ? on_host : uses_muon(*segment.parameter) ? matrices : on_device_).push_back(&segment);
+  }
+  const size_t moments = rule_->moments().size();
+  if (options_.optimizer_cpu_offload) {
+    check_offload_memory(ddp_.job(), offload_bytes(on_host, moments), options_.optimizer_offload_fraction);
+  }
+  if (!on_host.empty()) {
+    if (options_.ema_decay > 0 || is_muon()) {
+      throw ConfigError("optimizer_cpu_offload is not supported with ema_decay or the optimizer muon");
     }
-    on_cpu_ = ddp_.job().torch_device().is_cpu();
-    const Platform& platform = ddp_.job().platform();
-    const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
-    sum_type_ = fp64 ? at::kDouble : at::kFloat;
-    segments_ = cut_segments(ddp_, multipliers, host_fraction(options_), options_.offload_piece_elements);
-    std::vector<Segment*> on_host, matrices;
-    for (Segment& segment : segments_) {
-      if (!segment.on_host) allocate(segment);
-      const bool is_matrix = for_muon(*segment.parameter);
-      (segment.on_host ? on_host : is_matrix ? matrices : on_device_).push_back(&segment);
-    }
-    if (options_.optimizer_cpu_offload) {
-      check_offload_memory(ddp_.job(), offload_bytes(on_host, rule_->moments().size()),
-                           options_.optimizer_offload_fraction);
-    }
-    if (!on_host.empty()) {
-      if (options_.ema_decay > 0 || is_muon()) {
-        throw ConfigError("optimizer_cpu_offload is not supported with ema_decay or the optimizer muon");
-      }
-      offload_.emplace(ddp_.job().device(), std::move(on_host), rule_->moments().size());
-    }
-    if (is_muon()) muon_.emplace(ddp_, options_, matrices);
-    reload_main_weights();
+    offload_ = std::make_unique<Offload>(ddp_.job().device(), std::move(on_host), moments);
   }
+  if (is_muon()) muon_ = std::make_unique<Muon>(ddp_, options_, matrices);
+}
 
-  StepResult measure(double grad_divisor) {
-    const at::NoGradGuard no_grad;
-    prepare();
-    return result_of(norm_and_zeros(grad_divisor));
+void Optimizer::allocate(Segment& segment) const {
+  segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
+  const at::Tensor values = parameter_values(segment);
+  const at::TensorOptions fp32 = values.options().dtype(at::kFloat);
+  segment.weights = has_main(segment) ? at::empty({segment.size()}, fp32) : values;
+  if (has_main(segment)) segment.values = values;
+  const size_t moments = moments_of(*segment.parameter).size();
+  for (size_t i = 0; i < moments; ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
+  if (options_.ema_decay > 0) segment.average = at::empty({segment.size()}, fp32);
+}
+
+bool Optimizer::uses_muon(const Parameter& parameter) const { return is_muon() && Muon::takes(parameter); }
+
+std::vector<std::string> Optimizer::moments_of(const Parameter& parameter) const {
+  return uses_muon(parameter) ? std::vector<std::string>{"momentum_buffer"} : rule_->moments();
+}
+
+bool Optimizer::has_main_weights() const {
+  const auto buffers = ddp_.buffers();
+  return std::any_of(buffers.begin(), buffers.end(), [](const GradBuffer* buffer) { return has_main(*buffer); });
+}
+
+void Optimizer::reload_main_weights() {
+  const at::NoGradGuard no_grad;
+  for (const Segment& segment : segments_) {
+    if (segment.on_host || has_main(segment)) segment.weights.copy_(parameter_values(segment));
+    if (segment.average.defined()) segment.average.copy_(segment.weights);
   }
+}
 
-  StepResult measure_and_launch_update(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
-    const at::NoGradGuard no_grad;
-    prepare();
-    const Sums sums = norm_and_zeros(settings.grad_divisor);
-    if (on_cpu_ || muon_ || offload_ || !rule_->takes_factor()) return result_of(sums);
-    RuleStep step = rule_step(settings, 1);
-    step.factor = update_factor(sums.squares, loss, options_.max_grad_norm, settings.grad_divisor);
-    rule_->step_on_device(on_device_, step);
-    StepResult result = result_of(sums);
-    result.is_begun = result.updated;
-    return result;
-  }
+// -------------------------------------------------------------------------------------------------------------- step
 
-  void update(const StepSettings& settings, const StepResult& measured) {
-    const at::NoGradGuard no_grad;
-    if (!measured.is_begun) apply(rule_step(settings, clip_factor(measured.grad_norm, options_.max_grad_norm)));
-    ++steps_;
-    follow_weights();
-    ddp_.gather_parameters();
-  }
-
-  double params_norm() const {
-    const at::NoGradGuard no_grad;
-    at::Tensor squares = at::zeros({1}, at::TensorOptions(ddp_.job().torch_device()).dtype(sum_type_));
-    for (const Segment& segment : segments_) {
-      for (const BufferRange& part : counted_parts(segment, ddp_.job().coordinates())) {
-        const at::Tensor weights = segment.weights.narrow(0, part.begin - segment.range.begin, part.size());
-        squares.add_(weights.square().sum(sum_type_).to(squares.device()));
-      }
-    }
-    ddp_.job().world_group().all_reduce(squares).wait();
-    return std::sqrt(squares.item<double>());
-  }
-
-  int64_t steps() const { return steps_; }
-
-  int64_t state_bytes() const {
-    int64_t bytes = offload_ ? offload_->state_bytes() : 0;
-    for (const Segment& segment : segments_) {
-      if (segment.on_host) continue;
-      for (const at::Tensor& moment : segment.moments) bytes += static_cast<int64_t>(moment.nbytes());
-      if (has_main(segment)) bytes += static_cast<int64_t>(segment.weights.nbytes());
-      if (segment.average.defined()) bytes += static_cast<int64_t>(segment.average.nbytes());
-    }
-    return bytes;
-  }
-
-  OptimizerState state() const {
-    OptimizerState state{steps_, {}};
-    for (const Segment& segment : segments_) {
-      for (const auto& [key, tensor] : tensors_of(segment)) {
-        state.entries.push_back({key, runs_of(segment, 0, segment.size()), tensor.detach().cpu().clone()});
-      }
-    }
-    return state;
-  }
-
-  std::vector<OptimizerState::Entry> saved_state(const std::optional<RankRange>& writers) const {
-    std::vector<OptimizerState::Entry> entries;
-    for (const Segment& segment : segments_) {
-      for (const BufferRange& part : saved_parts(segment, ddp_.job().layout(), ddp_.job().rank(), writers)) {
-        const int64_t begin = part.begin - segment.range.begin;
-        const std::vector<ShardRun> runs = runs_of(segment, begin, begin + part.size());
-        for (const auto& [key, tensor] : tensors_of(segment)) {
-          entries.push_back({key, runs, tensor.detach().narrow(0, begin, part.size())});
-        }
-      }
-    }
-    return entries;
-  }
-
-  std::vector<std::pair<std::string, const Parameter*>> state_tensors() const {
-    std::vector<std::pair<std::string, const Parameter*>> tensors;
-    for (const GradBuffer* buffer : ddp_.buffers()) {
-      for (const Parameter* parameter : buffer->parameters()) {
-        std::vector<std::string> keys = moments_of(*parameter);
-        if (has_main(*buffer)) keys.emplace_back(kMain);
-        if (options_.ema_decay > 0) keys.emplace_back(kAverage);
-        for (const std::string& key : keys) tensors.emplace_back(key, parameter);
-      }
-    }
-    return tensors;
-  }
-
-  void load_state(const StateSource& index, bool share_reads) {
-    const at::NoGradGuard no_grad;
-    if (share_reads) {
-      read_with_others(index);
-    } else {
-      read_state(index, state_targets(nullptr), ddp_.job().device());
-    }
-    for (Segment& segment : segments_) {
-      if (has_main(segment)) {
-        values_part(segment).copy_(segment.weights);
-      } else if (segment.on_host) {
-        segment.weights.copy_(values_part(segment));  // fp32 parameters are not part of the state
-      }
-    }
-    steps_ = index.steps();
-    if (!has_main_weights()) return;  // the parameters were not changed
-    ddp_.gather_parameters();
-    ddp_.finish_param_gather();
-  }
-
-  void reload_main_weights() {
-    const at::NoGradGuard no_grad;
-    for (const Segment& segment : segments_) {
-      if (segment.on_host || has_main(segment)) segment.weights.copy_(values_part(segment));
-      if (segment.average.defined()) segment.average.copy_(segment.weights);
-    }
-  }
-
-  bool keeps_average() const { return options_.ema_decay > 0; }
-
-  void swap_ema_weights() {
-    const at::NoGradGuard no_grad;
-    ddp_.finish_param_gather();
-    for (const Segment& segment : segments_) {
-      const at::Tensor weights = segment.weights.clone();
-      segment.weights.copy_(segment.average);
-      segment.average.copy_(weights);
-      if (segment.values.defined()) segment.values.copy_(segment.weights);
-    }
-    ddp_.gather_parameters();
-    ddp_.finish_param_gather();
-  }
-
- private:
-  // What is to be read, of the segments in |buffer|; null: of all.
-  std::vector<StateTarget> state_targets(const GradBuffer* buffer) const {
-    std::vector<StateTarget> targets;
-    for (const Segment& segment : segments_) {
-      if (buffer != nullptr && segment.buffer != buffer) continue;
-      const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
-      for (const auto& [key, tensor] : tensors_of(segment)) targets.push_back({key, runs, tensor.detach()});
-    }
-    return targets;
-  }
-
-  // All ranks of a buffer's group have the same state, unless it is distributed over them.
-  void read_with_others(const StateSource& index) {
-    std::exception_ptr error;
-    for (const GradBuffer* buffer : ddp_.buffers()) {
-      const Device& device = ddp_.job().device();
-      const std::vector<StateTarget> targets = state_targets(buffer);
-      const std::exception_ptr own = buffer->plan().shards > 1
-                                         ? error_of([&] { read_state(index, targets, device); })
-                                         : read_state_shared(index, targets, buffer->group(), device);
-      if (!error) error = own;
-    }
-    run_and_propagate_errors(ddp_.job(), [&] {
-      if (error) std::rethrow_exception(error);
-    });
-  }
-
-  bool is_muon() const { return options_.optimizer == "muon"; }
-  bool for_muon(const Parameter& parameter) const { return is_muon() && Muon::takes(parameter); }
-  std::vector<std::string> moments_of(const Parameter& parameter) const {
-    return for_muon(parameter) ? std::vector<std::string>{"momentum_buffer"} : rule_->moments();
-  }
-
-  // The average over the updates so far, if one is kept.
-  void follow_weights() const {
-    if (options_.ema_decay == 0) return;
-    for (const Segment& segment : segments_) {
-      if (steps_ <= options_.ema_start_step) {
-        segment.average.copy_(segment.weights);
-      } else {
-        mix(segment.average, segment.weights, options_.ema_decay);
-      }
-    }
-  }
-
-  static at::Tensor values_part(const Segment& segment) {
-    return GradBuffer::part(segment.buffer->values(), segment.range);
-  }
-  // 16-bit parameters have separate fp32 weights, which are part of the state.
-  static bool has_main(const GradBuffer& buffer) { return buffer.values().scalar_type() != at::kFloat; }
-  static bool has_main(const Segment& segment) { return has_main(*segment.buffer); }
-  bool has_main_weights() const {  // on some rank
-    const auto buffers = ddp_.buffers();
-    return std::any_of(buffers.begin(), buffers.end(), [](const GradBuffer* buffer) { return has_main(*buffer); });
-  }
-
-  void allocate(Segment& segment) const {
-    segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
-    const at::Tensor values = values_part(segment);
-    const at::TensorOptions fp32 = values.options().dtype(at::kFloat);
-    segment.weights = has_main(segment) ? at::empty({segment.size()}, fp32) : values;
-    if (has_main(segment)) segment.values = values;
-    const size_t moments = moments_of(*segment.parameter).size();
-    for (size_t i = 0; i < moments; ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
-    if (options_.ema_decay > 0) segment.average = at::empty({segment.size()}, fp32);
-  }
-
-  void prepare() {
-    ddp_.finish_param_gather();
-    if (offload_) offload_->fetch();  // in parallel with the norm
-  }
-
-  // On their way to the host.
-  struct Sums {
-    at::Tensor squares;
-    HostCopy squares_on_host, zeros_on_host;
-  };
-
-  static StepResult result_of(const Sums& sums) {
-    const double norm = std::sqrt(sums.squares_on_host.wait().item<double>());
-    return {std::isfinite(norm), norm, sums.zeros_on_host.wait().item<int64_t>()};
-  }
-
-  // Over all ranks; if one sum is not finite, all ranks see it. In fp64, so that the split over ranks does not affect
-  // the norm's bits, except on platforms that cannot reduce fp64.
-  Sums norm_and_zeros(double grad_divisor) const {
-    const std::vector<at::Tensor> grads = counted_grads(ddp_);
-    const at::TensorOptions device(ddp_.job().torch_device());
-    const double scale = 1 / (grad_divisor * grad_divisor);
-    const bool count_zeros = options_.log_num_zeros_in_grad;
-    at::Tensor squares, zeros;
-    if (on_cpu_) {
-      const GradSums sums = sums_on_host(grads, count_zeros);
-      squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
-      zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
-    } else {
-      squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
-      zeros = count_zeros ? zeros_on_device(grads, device) : at::zeros({1}, at::kLong);
-    }
-    ProcessGroup& group = ddp_.job().world_group();
-    const Work summed = group.all_reduce(squares);
-    if (count_zeros) group.all_reduce(zeros).wait();
-    summed.wait();
-    const Device& own = ddp_.job().device();
-    return {squares, HostCopy(squares, own), HostCopy(zeros, own)};
-  }
-
-  RuleStep rule_step(const StepSettings& settings, double clip) const {
-    return {settings.lr, settings.weight_decay, clip / settings.grad_divisor, steps_ + 1, settings.decoupled_lr};
-  }
-
-  void apply(const RuleStep& step) {
-    if (on_cpu_) {
-      rule_->step_on_host(on_device_, step);
-    } else {
-      rule_->step_on_device(on_device_, step);
-    }
-    if (muon_) muon_->step(step);
-    if (offload_) offload_->step(*rule_, step);
-  }
-
-  // Of the elements [begin, end) of |segment|.
-  std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const {
-    const ParallelContext& job = ddp_.job();
-    const auto runs = shard_runs(segment.parameter->spec, shard_place(job.layout(), job.rank()));
-    return cut_runs(runs, segment.local_begin + begin, segment.local_begin + end);
-  }
-
-  std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const {
-    std::vector<std::pair<std::string, at::Tensor>> tensors;
-    const std::vector<std::string> names = moments_of(*segment.parameter);
-    for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], segment.moments[i]);
-    if (has_main(segment)) tensors.emplace_back(kMain, segment.weights);
-    if (segment.average.defined()) tensors.emplace_back(kAverage, segment.average);
-    return tensors;
-  }
-
-  DistributedDataParallel& ddp_;
-  const OptimizerOptions options_;
-  const std::unique_ptr<UpdateRule> rule_;
-  bool on_cpu_ = false;
-  c10::ScalarType sum_type_ = at::kFloat;  // of the sum of squares over ranks
-  std::vector<Segment> segments_;
-  std::vector<Segment*> on_device_;
-  std::optional<Muon> muon_;
-  std::optional<Offload> offload_;
-  int64_t steps_ = 0;
+struct Optimizer::NormAndZeros {
+  at::Tensor squares;
+  HostCopy squares_on_host, zeros_on_host;
 };
 
-Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, const Multipliers& multipliers)
-    : impl_(std::make_unique<Impl>(ddp, std::move(options), multipliers)) {}
-Optimizer::~Optimizer() = default;
 StepResult Optimizer::step(const StepSettings& settings) {
   const StepResult result = measure_and_launch_update(settings);
   if (result.updated) update(settings, result);
   return result;
 }
-StepResult Optimizer::measure(double grad_divisor) { return impl_->measure(grad_divisor); }
+
+StepResult Optimizer::measure(double grad_divisor) {
+  const at::NoGradGuard no_grad;
+  prepare();
+  return result_of(norm_and_zeros(grad_divisor));
+}
+
 StepResult Optimizer::measure_and_launch_update(const StepSettings& settings, const std::optional<at::Tensor>& loss) {
-  return impl_->measure_and_launch_update(settings, loss);
+  const at::NoGradGuard no_grad;
+  prepare();
+  const NormAndZeros sums = norm_and_zeros(settings.grad_divisor);
+  if (on_cpu_ || muon_ || offload_ || !rule_->takes_factor()) return result_of(sums);
+  RuleStep step = rule_step(settings, 1);
+  step.factor = update_factor(sums.squares, loss, options_.max_grad_norm, settings.grad_divisor);
+  rule_->step_on_device(on_device_, step);
+  StepResult result = result_of(sums);
+  result.is_launched = result.updated;
+  return result;
 }
-void Optimizer::update(const StepSettings& settings, const StepResult& measured) { impl_->update(settings, measured); }
-bool Optimizer::keeps_average() const { return impl_->keeps_average(); }
-void Optimizer::swap_ema_weights() { impl_->swap_ema_weights(); }
-double Optimizer::params_norm() const { return impl_->params_norm(); }
-int64_t Optimizer::steps() const { return impl_->steps(); }
-int64_t Optimizer::state_bytes() const { return impl_->state_bytes(); }
-OptimizerState Optimizer::state() const { return impl_->state(); }
+
+void Optimizer::update(const StepSettings& settings, const StepResult& measured) {
+  const at::NoGradGuard no_grad;
+  if (!measured.is_launched) apply(rule_step(settings, clip_factor(measured.grad_norm, options_.max_grad_norm)));
+  ++steps_;
+  update_average();
+  ddp_.gather_parameters();
+}
+
+void Optimizer::prepare() {
+  ddp_.finish_param_gather();
+  if (offload_) offload_->fetch();  // in parallel with the norm
+}
+
+StepResult Optimizer::result_of(const NormAndZeros& sums) {
+  const double norm = std::sqrt(sums.squares_on_host.wait().item<double>());
+  return {std::isfinite(norm), norm, sums.zeros_on_host.wait().item<int64_t>()};
+}
+
+// Sums over all ranks, so that all of them see a sum that is not finite. In fp64, so that the split over ranks does not
+// affect the bits of the norm, except on platforms that cannot reduce fp64.
+Optimizer::NormAndZeros Optimizer::norm_and_zeros(double grad_divisor) const {
+  const std::vector<at::Tensor> grads = counted_grads(ddp_);
+  const at::TensorOptions device(ddp_.job().torch_device());
+  const double scale = 1 / (grad_divisor * grad_divisor);
+  const bool count_zeros = options_.log_num_zeros_in_grad;
+  at::Tensor squares, zeros;
+  if (on_cpu_) {
+    const GradSums sums = sums_on_host(grads, count_zeros);
+    squares = at::full({1}, sums.squares * scale, device.dtype(sum_type_));
+    zeros = at::full({1}, sums.zeros, device.dtype(at::kLong));
+  } else {
+    squares = squares_on_device(grads, device.dtype(at::kFloat)).mul_(scale).to(sum_type_);
+    zeros = count_zeros ? zeros_on_device(grads, device) : at::zeros({1}, at::kLong);
+  }
+  ProcessGroup& group = ddp_.job().world_group();
+  const Work summed = group.all_reduce(squares);
+  if (count_zeros) group.all_reduce(zeros).wait();
+  summed.wait();
+  const Device& own = ddp_.job().device();
+  return {squares, HostCopy(squares, own), HostCopy(zeros, own)};
+}
+
+RuleStep Optimizer::rule_step(const StepSettings& settings, double clip) const {
+  return {settings.lr, settings.weight_decay, clip / settings.grad_divisor, steps_ + 1, settings.decoupled_lr};
+}
+
+void Optimizer::apply(const RuleStep& step) {
+  if (on_cpu_) {
+    rule_->step_on_host(on_device_, step);
+  } else {
+    rule_->step_on_device(on_device_, step);
+  }
+  if (muon_) muon_->step(step);
+  if (offload_) offload_->step(*rule_, step);
+}
+
+double Optimizer::params_norm() const {
+  const at::NoGradGuard no_grad;
+  at::Tensor squares = at::zeros({1}, at::TensorOptions(ddp_.job().torch_device()).dtype(sum_type_));
+  for (const Segment& segment : segments_) {
+    for (const BufferRange& part : counted_parts(segment, ddp_.job().coordinates())) {
+      const at::Tensor weights = segment.weights.narrow(0, part.begin - segment.range.begin, part.size());
+      squares.add_(weights.square().sum(sum_type_).to(squares.device()));
+    }
+  }
+  ddp_.job().world_group().all_reduce(squares).wait();
+  return std::sqrt(squares.item<double>());
+}
+
+// --------------------------------------------------------------------------------------------------------------- EMA
+
+void Optimizer::update_average() const {
+  if (options_.ema_decay == 0) return;
+  for (const Segment& segment : segments_) {
+    if (steps_ <= options_.ema_start_step) {
+      segment.average.copy_(segment.weights);
+    } else {
+      mix(segment.average, segment.weights, options_.ema_decay);
+    }
+  }
+}
+
+void Optimizer::swap_ema_weights() {
+  const at::NoGradGuard no_grad;
+  ddp_.finish_param_gather();
+  for (const Segment& segment : segments_) {
+    const at::Tensor weights = segment.weights.clone();
+    segment.weights.copy_(segment.average);
+    segment.average.copy_(weights);
+    if (segment.values.defined()) segment.values.copy_(segment.weights);
+  }
+  ddp_.gather_parameters();
+  ddp_.finish_param_gather();
+}
+
+// ------------------------------------------------------------------------------------------------------------- state
+
+int64_t Optimizer::state_bytes() const {
+  int64_t bytes = offload_ ? offload_->state_bytes() : 0;
+  for (const Segment& segment : segments_) {
+    if (segment.on_host) continue;
+    for (const auto& [key, tensor] : tensors_of(segment)) bytes += static_cast<int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
+// Returns where the elements [begin, end) of |segment| are in the tensors of the model.
+std::vector<ShardRun> Optimizer::runs_of(const Segment& segment, int64_t begin, int64_t end) const {
+  const ParallelContext& job = ddp_.job();
+  const auto runs = shard_runs(segment.parameter->spec, shard_place(job.layout(), job.rank()));
+  return cut_runs(runs, segment.local_begin + begin, segment.local_begin + end);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Optimizer::tensors_of(const Segment& segment) const {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  const std::vector<std::string> names = moments_of(*segment.parameter);
+  for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], segment.moments[i]);
+  if (has_main(segment)) tensors.emplace_back(kMain, segment.weights);
+  if (segment.average.defined()) tensors.emplace_back(kAverage, segment.average);
+  return tensors;
+}
+
+OptimizerState Optimizer::state() const {
+  OptimizerState state{steps_, {}};
+  for (const Segment& segment : segments_) {
+    for (const auto& [key, tensor] : tensors_of(segment)) {
+      state.entries.push_back({key, runs_of(segment, 0, segment.size()), tensor.detach().cpu().clone()});
+    }
+  }
+  return state;
+}
+
 std::vector<OptimizerState::Entry> Optimizer::saved_state(const std::optional<RankRange>& writers) const {
-  return impl_->saved_state(writers);
+  std::vector<OptimizerState::Entry> entries;
+  for (const Segment& segment : segments_) {
+    for (const BufferRange& part : saved_parts(segment, ddp_.job().layout(), ddp_.job().rank(), writers)) {
+      const int64_t begin = part.begin - segment.range.begin;
+      const std::vector<ShardRun> runs = runs_of(segment, begin, begin + part.size());
+      for (const auto& [key, tensor] : tensors_of(segment)) {
+        entries.push_back({key, runs, tensor.detach().narrow(0, begin, part.size())});
+      }
+    }
+  }
+  return entries;
 }
+
 std::vector<std::pair<std::string, const Parameter*>> Optimizer::state_tensors() const {
-  return impl_->state_tensors();
+  std::vector<std::pair<std::string, const Parameter*>> tensors;
+  for (const GradBuffer* buffer : ddp_.buffers()) {
+    for (const Parameter* parameter : buffer->parameters()) {
+      std::vector<std::string> keys = moments_of(*parameter);
+      if (has_main(*buffer)) keys.emplace_back(kMain);
+      if (options_.ema_decay > 0) keys.emplace_back(kAverage);
+      for (const std::string& key : keys) tensors.emplace_back(key, parameter);
+    }
+  }
+  return tensors;
 }
-void Optimizer::load_state(const StateSource& source, bool share_reads) { impl_->load_state(source, share_reads); }
-void Optimizer::reload_main_weights() { impl_->reload_main_weights(); }
+
+void Optimizer::load_state(const StateSource& source, bool share_reads) {
+  const at::NoGradGuard no_grad;
+  if (share_reads) {
+    read_with_others(source);
+  } else {
+    read_state(source, state_targets(nullptr), ddp_.job().device());
+  }
+  for (Segment& segment : segments_) {
+    if (has_main(segment)) {
+      parameter_values(segment).copy_(segment.weights);
+    } else if (segment.on_host) {
+      segment.weights.copy_(parameter_values(segment));  // fp32 parameters are not part of the state
+    }
+  }
+  steps_ = source.steps();
+  if (!has_main_weights()) return;  // the parameters were not changed
+  ddp_.gather_parameters();
+  ddp_.finish_param_gather();
+}
+
+// Returns the tensors to read for the segments in |buffer|, or for all segments if it is null.
+std::vector<StateTarget> Optimizer::state_targets(const GradBuffer* buffer) const {
+  std::vector<StateTarget> targets;
+  for (const Segment& segment : segments_) {
+    if (buffer != nullptr && segment.buffer != buffer) continue;
+    const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
+    for (const auto& [key, tensor] : tensors_of(segment)) targets.push_back({key, runs, tensor.detach()});
+  }
+  return targets;
+}
+
+// All ranks of a buffer's group have the same state, unless it is distributed over them.
+void Optimizer::read_with_others(const StateSource& source) {
+  std::exception_ptr error;
+  for (const GradBuffer* buffer : ddp_.buffers()) {
+    const Device& device = ddp_.job().device();
+    const std::vector<StateTarget> targets = state_targets(buffer);
+    const std::exception_ptr own = buffer->plan().shards > 1
+                                       ? error_of([&] { read_state(source, targets, device); })
+                                       : read_state_shared(source, targets, buffer->group(), device);
+    if (!error) error = own;
+  }
+  run_and_propagate_errors(ddp_.job(), [&] {
+    if (error) std::rethrow_exception(error);
+  });
+}
 
 }  // namespace concord

@@ -1,17 +1,17 @@
-// Updates of parameters from their gradients, over the flat memory of core/data_parallel: AdamW, Lion, Muon or SGD,
-// fp32 main weights for 16-bit ones, clipping by the global norm, steps skipped on overflow, an average of the weights.
+// Updates parameters from their gradients, over the flat memory of core/data_parallel: AdamW, Lion, Muon or SGD, with
+// fp32 main weights for 16-bit parameters, clipping by the global norm, steps skipped on overflow, and an EMA of the
+// weights.
 //
-// It works on the parts that this rank owns (GradBuffer::owned). Without the distributed optimizer that is everything,
-// and all data-parallel ranks compute the same bits; with it (ZeRO-1) it is a shard of each bucket, whose state only
-// this rank has, and step() ends by gathering the parameters. Nothing else differs.
+// The optimizer works on the elements that this rank owns (GradBuffer::owned). Without the distributed optimizer these
+// are all elements, and all data-parallel ranks compute bitwise identical values. With it (ZeRO-1) they are a shard of
+// each bucket, only this rank has their state, and step() ends by gathering the parameters.
 //
-// step(): every rank of the job calls it. Gradients are divided by grad_divisor; the norm counts each element of the
-// model once, over tensor, pipeline, expert and data parallel ranks and for embeddings on two stages; where it is not
-// finite on any rank nothing is changed on all of them. Threads: the one that computes.
+// Every rank of the job calls step(). The norm counts each element of the model once, over tensor, pipeline, expert and
+// data-parallel ranks and for embeddings on two stages. If it is not finite on any rank, no rank changes anything.
+// Threads: training thread only.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,87 +20,116 @@
 
 #include "core/checkpoint/read/optimizer_state.h"
 #include "core/data_parallel/ddp.h"
+#include "core/optim/group_multipliers.h"
 #include "core/optim/optimizer_options.h"
+#include "core/optim/segment.h"
 
 namespace concord {
 
-// What a parameter's group multiplies the step's learning rate and weight decay by.
-struct GroupMultipliers {
-  double lr = 1;
-  double weight_decay = 1;
-  bool decoupled = false;  // of StepSettings::decoupled_lr instead of lr
-
-  auto operator<=>(const GroupMultipliers&) const = default;
-};
-using Multipliers = std::function<GroupMultipliers(const Parameter&)>;
-// No decay for parameters with one dimension and for biases.
-GroupMultipliers default_multipliers(const Parameter& parameter);
+class Muon;
+class Offload;
+class UpdateRule;
+struct RuleStep;
+struct StateTarget;
 
 struct StepSettings {
   double lr = 0;
   double weight_decay = 0;
-  // What the gradients are divided by: what the loss was multiplied by (core/optim/loss_scaler.h), and the step's
-  // tokens where finalize_grads has not divided by them.
+  // Divisor of the gradients: the loss scale (core/optim/loss_scaler.h), times the step's tokens unless finalize_grads
+  // has divided by them.
   double grad_divisor = 1;
-  double decoupled_lr = 0;  // of groups that are decoupled
+  double decoupled_lr = 0;  // learning rate of decoupled groups
 };
 
 struct StepResult {
-  bool updated = false;   // false: a gradient overflowed somewhere, and nothing changed anywhere
-  double grad_norm = 0;   // before clipping, divided by grad_divisor; not finite where not updated
-  int64_t zeros = 0;      // elements of the gradient that are 0, with log_num_zeros_in_grad
-  bool is_begun = false;  // the device has made its part of the update already, by the same rule
+  bool updated = false;      // false: a gradient overflowed on some rank, and nothing changed on any rank
+  double grad_norm = 0;      // before clipping, divided by grad_divisor; not finite unless |updated|
+  int64_t zeros = 0;         // elements of the gradient that are 0, with log_num_zeros_in_grad
+  bool is_launched = false;  // the device has already applied the update
 };
 
 class Optimizer {
  public:
-  // Throws ConfigError for an invalid name or number. |ddp| outlives it.
+  // |ddp| has to outlive it. Throws ConfigError for an invalid name or number.
   Optimizer(DistributedDataParallel& ddp, OptimizerOptions options,
             const Multipliers& multipliers = default_multipliers);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Waits: for the gradient norm, on the host.
+  // Measures the gradients and updates the parameters. Waits: for the gradient norm, on the host.
   StepResult step(const StepSettings& settings);
-  // Its two halves, for callers that decide in between: the norm and the zeros; |updated| says whether an update can be
-  // made. And the update from the gradients that were measured.
+  // First half of step(), for callers that decide in between: returns the norm and the zeros. StepResult::updated is
+  // true if update() may be called.
   StepResult measure(double grad_divisor);
+  // Second half of step(): updates the parameters from the gradients that were measured.
   void update(const StepSettings& settings, const StepResult& measured);
-  // As measure, for callers that will update if the norm is finite, and |loss|, one number on the device, if it is
-  // given. On a device AdamW's update is enqueued before the host waits for the norm, and the device itself decides.
-  // update() is called afterwards as after measure().
+  // Like measure(), for callers that will call update() if the norm, and |loss| if given, are finite. On a device it
+  // launches AdamW's update before the host knows the norm; the kernel skips it unless both are finite. |loss| is one
+  // number on the device.
   StepResult measure_and_launch_update(const StepSettings& settings, const std::optional<at::Tensor>& loss = {});
 
-  // Of all weights that are updated, each counted once. Every rank calls it. Waits: for all ranks.
+  // Returns the norm of all weights that are updated, each counted once. Every rank calls it. Waits: for all ranks.
   double params_norm() const;
 
-  int64_t steps() const;        // that updated
-  int64_t state_bytes() const;  // of moments and main weights on this rank, on the host or the device
+  int64_t steps() const { return steps_; }  // number of updates
+  int64_t state_bytes() const;              // bytes of moments, main weights and EMA on this rank, host and device
 
-  // The part of the state that this rank owns, under global names and indices, copied to the host.
+  // Returns a copy on the host of the state that this rank owns, under global names and indices.
   OptimizerState state() const;
-  // The same without copies, and so that over all ranks, or all |writers|, each element of the model is there once:
-  // what a checkpoint writes. Values are on the host or the device, and change with the next step.
+  // Returns the state that this rank writes to a checkpoint, without copies: over all ranks, or all |writers|, each
+  // element of the model once. Values are on the host or the device, and change with the next step.
   std::vector<OptimizerState::Entry> saved_state(const std::optional<RankRange>& writers = {}) const;
-  // Which tensors the state of this rank's stage consists of, the parts of all ranks together: a key and the parameter.
+  // Returns the tensors in the state of this rank's stage, over all ranks: a key and the parameter.
   std::vector<std::pair<std::string, const Parameter*>> state_tensors() const;
-  // Reads what this rank owns. Throws what |source| throws. With |share_reads| all ranks load together, at the same
-  // time: what data-parallel ranks own alike each reads a share of and sends it to the others, and where one fails all
-  // throw. Waits: with it, and for 16-bit parameters, for all ranks.
+  // Reads the state that this rank owns. Throws what |source| throws. With |share_reads| all ranks load at the same
+  // time: each data-parallel rank reads a part of the state they share and sends it to the others, and if one fails,
+  // all throw. Waits: for all ranks, with |share_reads| or 16-bit parameters.
   void load_state(const StateSource& source, bool share_reads = false);
 
-  // With ema_decay: the model's weights become the average and the average the weights; a second call undoes it, bit
-  // for bit. No step, state or checkpoint in between. Every rank calls it. Waits: for all ranks with shards.
-  bool keeps_average() const;
+  bool keeps_average() const { return options_.ema_decay > 0; }
+  // Swaps the model weights with their EMA (ema_decay). A second call restores them bitwise. Do not step, save or load
+  // in between. Every rank calls it. Waits: for all ranks, with shards.
   void swap_ema_weights();
 
-  // Main weights follow parameters that were changed from outside (weights loaded after the optimizer was made).
+  // Copies the parameters to the main weights and the EMA; call after the parameters were changed from outside.
   void reload_main_weights();
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  struct NormAndZeros;  // sums over all ranks, in flight to the host
+
+  // Segments and their tensors.
+  void create_segments(const Multipliers& multipliers);
+  void allocate(Segment& segment) const;
+  bool is_muon() const { return options_.optimizer == "muon"; }
+  bool uses_muon(const Parameter& parameter) const;
+  std::vector<std::string> moments_of(const Parameter& parameter) const;
+  bool has_main_weights() const;  // on any rank
+
+  // The step.
+  void prepare();
+  NormAndZeros norm_and_zeros(double grad_divisor) const;
+  static StepResult result_of(const NormAndZeros& sums);
+  RuleStep rule_step(const StepSettings& settings, double clip) const;
+  void apply(const RuleStep& step);
+  void update_average() const;
+
+  // The state.
+  std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const;
+  std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const;
+  std::vector<StateTarget> state_targets(const GradBuffer* buffer) const;
+  void read_with_others(const StateSource& source);
+
+  DistributedDataParallel& ddp_;
+  const OptimizerOptions options_;
+  const std::unique_ptr<UpdateRule> rule_;
+  const bool on_cpu_;
+  const c10::ScalarType sum_type_;  // type of the sum of squares over ranks
+  std::vector<Segment> segments_;
+  std::vector<Segment*> on_device_;   // segments that the rule updates where they are
+  std::unique_ptr<Muon> muon_;        // updates matrices; null: none
+  std::unique_ptr<Offload> offload_;  // updates segments on the host; null: none
+  int64_t steps_ = 0;
 };
 
 }  // namespace concord

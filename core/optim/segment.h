@@ -9,8 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "core/data_parallel/ddp.h"
 #include "core/optim/flat_memory.h"
-#include "core/optim/optimizer.h"
+#include "core/optim/group_multipliers.h"
 
 namespace concord {
 
@@ -26,8 +27,8 @@ struct Segment {
   at::Tensor grads = {};                 // the buffer's; for those on the host a copy
   at::Tensor weights = {};               // fp32: the parameter itself, or its main weights
   at::Tensor values = {};                // the 16-bit parameter that follows |weights|; else undefined
-  std::vector<at::Tensor> moments = {};  // as the rule has them
-  at::Tensor average = {};               // of |weights| (ema_decay); undefined: none is kept
+  std::vector<at::Tensor> moments = {};  // moments of the update rule
+  at::Tensor average = {};               // EMA of |weights| (ema_decay); undefined: none
 
   int64_t size() const { return range.size(); }
 };
@@ -40,8 +41,8 @@ std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Mult
 // The parts of |segment| that the rank at |place| counts: over all ranks each element of the model once.
 std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordinates& place);
 
-// The parts of |segment| that |rank| writes of a checkpoint: over all |writers| each element once, or where these are
-// not given over all ranks, as it counts them.
+// Returns the parts of |segment| that |rank| writes to a checkpoint: over all |writers| each element once; without
+// |writers| over all ranks, the counted parts.
 std::vector<BufferRange> saved_parts(const Segment& segment, const RankLayout& layout, int64_t rank,
                                      const std::optional<RankRange>& writers);
 

@@ -8,24 +8,26 @@
 #include <string>
 #include <vector>
 
+#include "core/optim/optimizer_options.h"
 #include "core/optim/segment.h"
 
 namespace concord {
 
-// The numbers of one step before a segment's multipliers.
+// The scalars of one step, before a segment's multipliers.
 struct RuleStep {
   double lr = 0;
   double weight_decay = 0;
   double grad_scale = 1;
   int64_t t = 1;  // counts from 1
   double decoupled_lr = 0;
-  std::optional<at::Tensor> factor = {};  // on the device, in place of grad_scale; see core/ops/optimizer/adamw.h
+  std::optional<at::Tensor> factor = {};  // replaces grad_scale, on the device; see core/ops/optimizer/adamw.h
 
   double lr_of(const GroupMultipliers& group) const { return (group.decoupled ? decoupled_lr : lr) * group.lr; }
   double weight_decay_of(const GroupMultipliers& group) const { return weight_decay * group.weight_decay; }
 };
 
-// average = decay average + (1 - decay) values. Not libtorch's lerp, whose bits depend on where an element lies.
+// Computes average = decay average + (1 - decay) values. Not libtorch's lerp, whose bits depend on the position of an
+// element.
 inline void mix(const at::Tensor& average, const at::Tensor& values, double decay) {
   average.mul_(decay).add_(values.mul(1 - decay));
 }
@@ -34,11 +36,11 @@ inline void mix(const at::Tensor& average, const at::Tensor& values, double deca
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
-  // The names of the moments that a segment has, as in OptimizerState::Entry::key.
+  // Returns the names of a segment's moments, as in OptimizerState::Entry::key.
   virtual std::vector<std::string> moments() const = 0;
-  // For tensors in the host's memory; parallel inside.
+  // Updates tensors in the host's memory, with several threads.
   virtual void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const = 0;
-  // For tensors of any device, on the current stream.
+  // Updates tensors of any device, on the current stream.
   virtual void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const = 0;
   // Whether step_on_device applies RuleStep::factor.
   virtual bool takes_factor() const { return false; }
