@@ -6,14 +6,20 @@ namespace concord {
 namespace {
 
 template <class G, class T>
-void update(const AdamWStep step, const G* __restrict grads, float* __restrict weights, float* __restrict m,
-            float* __restrict v, T* __restrict values, int64_t count) {
+void update_adamw(const AdamWStep step, const G* __restrict grads, float* __restrict weights, float* __restrict m,
+                  float* __restrict v, T* __restrict values, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
+    // g_t: the gradient, clipped and without the loss scale
     const float g = static_cast<float>(grads[i]) * step.grad_scale;
-    m[i] += step.beta1_rest * (g - m[i]);
-    v[i] = step.beta2 * v[i] + step.beta2_rest * g * g;
-    const float root = std::sqrt(v[i]) / step.sqrt_bias_correction2 + step.eps;
-    weights[i] = weights[i] * step.decay - step.step_size * (m[i] / root);
+    // m_t = beta1 m + (1 - beta1) g, as m + (1 - beta1) (g - m)
+    m[i] += step.one_minus_beta1 * (g - m[i]);
+    // v_t = beta2 v + (1 - beta2) g^2
+    v[i] = step.beta2 * v[i] + step.one_minus_beta2 * g * g;
+    // sqrt(v^) + eps, where v^ = v_t / (1 - beta2^t)
+    const float denominator = std::sqrt(v[i]) / step.sqrt_bias_correction2 + step.eps;
+    // w_t = (1 - lr weight_decay) w - lr m^ / (sqrt(v^) + eps), where m^ = m_t / (1 - beta1^t)
+    weights[i] = weights[i] * step.decay - step.step_size * (m[i] / denominator);
+    // the 16-bit parameter is the rounded fp32 weight
     if constexpr (!std::is_same_v<T, float>) values[i] = rounded<T>(weights[i]);
   }
 }
@@ -36,8 +42,8 @@ AdamWStep adamw_step(const AdamWSettings& settings, double lr, double weight_dec
 void adamw(const AdamWStep& step, const AdamWArrays& arrays, int64_t begin, int64_t end) {
   visit(arrays.grads, [&](const auto* grads) {
     visit(arrays.values, [&](auto* values) {
-      update(step, grads + begin, arrays.weights + begin, arrays.m + begin, arrays.v + begin,
-             values == nullptr ? values : values + begin, end - begin);
+      update_adamw(step, grads + begin, arrays.weights + begin, arrays.m + begin, arrays.v + begin,
+                   values == nullptr ? values : values + begin, end - begin);
     });
   });
 }

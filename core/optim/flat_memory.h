@@ -21,7 +21,15 @@ struct FlatValues {
   FlatType type = FlatType::none;
 };
 
-// Rounded to nearest. (Half's constructor takes another type on ARM.)
+// Flat arrays of a part of a parameter, for rules with one moment. |weights| and |momentum| are fp32.
+struct MomentumArrays {
+  FlatGrads grads;
+  float* weights;
+  float* momentum;
+  FlatValues values;  // the 16-bit parameter, set to the rounded |weights|; or none
+};
+
+// Rounds to nearest. (Half's constructor takes a different type on ARM.)
 template <class T>
 T rounded(float x) {
   if constexpr (std::is_same_v<T, c10::Half>) {
@@ -41,7 +49,7 @@ void visit(const FlatGrads& grads, Visitor&& visitor) {
   }
 }
 
-// The same; a null float* if there are none.
+// Calls visitor(pointer to the elements), or visitor(null float*) if there are none.
 template <class Visitor>
 void visit(const FlatValues& values, Visitor&& visitor) {
   switch (values.type) {

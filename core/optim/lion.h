@@ -1,7 +1,8 @@
-// Lion (Chen et al., Symbolic discovery of optimization algorithms, 2023): every weight moves by the learning rate, in
-// the direction that the sign says; weight decay is decoupled, as in AdamW:
-//   w -= lr (sign(beta1 m + (1 - beta1) g) + weight_decay w);   m = beta2 m + (1 - beta2) g
-// One loop over flat memory on the host; core/optim/update_rule.h has the same for devices.
+// Lion (Chen et al., "Symbolic discovery of optimization algorithms", 2023, algorithm 2), one update of a weight w:
+//   c   = beta1 m + (1 - beta1) g
+//   w_t = w - lr (sign(c) + weight_decay w)
+//   m_t = beta2 m + (1 - beta2) g
+// A loop over flat memory on the host; core/optim/update_rule.cpp has the same update for devices.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +19,7 @@ struct LionStep {
   float lr;
 };
 
-struct LionArrays {
-  FlatGrads grads;
-  float* weights;
-  float* momentum;
-  FlatValues values;  // the 16-bit parameter that follows |weights|, or none
-};
-// Elements [begin, end). Threads: any, one per element.
-void lion(const LionStep& step, const LionArrays& arrays, int64_t begin, int64_t end);
+// Updates the elements [begin, end). Threads: any, one per element.
+void lion(const LionStep& step, const MomentumArrays& arrays, int64_t begin, int64_t end);
 
 }  // namespace concord

@@ -15,8 +15,8 @@
 namespace concord {
 namespace {
 
-// Calls body(part of |flat|, part of |whole|), of the same shapes, for all elements of |run|; |whole| begins with its
-// tensor.
+// Calls body(part of |flat|, part of |whole|), with equal shapes, for all elements of |run|; |whole| begins with the
+// run's tensor.
 template <class Body>
 void each_row_block(const ShardRun& run, const at::Tensor& flat, const at::Tensor& whole, const Body& body) {
   const int64_t rows = run.count / run.run_length, rest = run.count % run.run_length;
@@ -34,12 +34,15 @@ void each_row_block(const ShardRun& run, const at::Tensor& flat, const at::Tenso
 
 at::Tensor orthogonalised(const at::Tensor& x, int64_t steps) {
   constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315, kMinNorm = 1e-7;
-  const bool is_tall = x.size(0) > x.size(1);  // the smaller of the two products
+  const bool is_tall = x.size(0) > x.size(1);  // transposed, so that A is the smaller of the two products
   at::Tensor y = is_tall ? x.t() : x;
+  // X = u / |u|
   y = y.div(y.norm().clamp_min(kMinNorm));
   for (int64_t i = 0; i < steps; ++i) {
-    const at::Tensor gram = at::matmul(y, y.t());
-    y = at::addmm(y, at::addmm(gram, gram, gram, kB, kC), y, kA);
+    // A = X X^T
+    const at::Tensor a = at::matmul(y, y.t());
+    // X = a X + (b A + c A^2) X
+    y = at::addmm(y, at::addmm(a, a, a, kB, kC), y, kA);
   }
   return is_tall ? y.t() : y;
 }
@@ -79,7 +82,7 @@ Muon::Muon(const DistributedDataParallel& ddp, const OptimizerOptions& options, 
   }
 }
 
-// The same on all ranks of its groups but for the parts.
+// Returns the task of |parameter|, which is equal on all ranks of its groups except for the parts.
 Muon::Task Muon::task_of(const GradBuffer& buffer, const Parameter& parameter, std::span<Segment* const> segments) {
   const ShardPlace place = shard_place(job_.layout(), job_.rank());
   const std::vector<ShardRun> runs = shard_runs(parameter.spec, place);
@@ -98,8 +101,8 @@ Muon::Task Muon::task_of(const GradBuffer& buffer, const Parameter& parameter, s
   for (const GlobalTensor& tensor : global_tensors(parameter.spec)) {
     const bool is_here =
         std::any_of(runs.begin(), runs.end(), [&](const ShardRun& run) { return run.tensor == tensor.name; });
-    if (!is_here) continue;  // another ep rank's
-    task.matrices.push_back({tensor.name, tensor.shape[0], tensor.shape[1], task.elements, dealt_++ % ranks == own});
+    if (!is_here) continue;  // belongs to another ep rank
+    task.matrices.push_back({tensor.name, tensor.shape[0], tensor.shape[1], task.elements, assigned_++ % ranks == own});
     task.elements += tensor.shape[0] * tensor.shape[1];
   }
   for (Segment* segment : segments) {
@@ -114,15 +117,17 @@ Muon::Task Muon::task_of(const GradBuffer& buffer, const Parameter& parameter, s
   return task;
 }
 
-// All matrices of |task| one after another; zeros where other ranks have the parts.
+// Updates the momentum and returns all matrices of |task|, concatenated.
 at::Tensor Muon::momentum_of(const Task& task, double grad_scale) const {
   at::Tensor whole = at::zeros({task.elements}, task.options);
   for (const Part& part : task.parts) {
     const at::Tensor grads = part.segment->grads.to(at::kFloat).mul(grad_scale);
     const at::Tensor& momentum = part.segment->moments[0];
+    // m_t = mu m + (1 - mu) g
     mix(momentum, grads, options_.muon_momentum);
     at::Tensor update = momentum;
     if (options_.muon_use_nesterov) {
+      // u = mu m_t + (1 - mu) g
       update = momentum.clone();
       mix(update, grads, options_.muon_momentum);
     }
@@ -157,6 +162,7 @@ void Muon::apply(const Task& task, const at::Tensor& whole, const RuleStep& step
       each_row_block(run, update, whole, [](const at::Tensor& own, const at::Tensor& there) { own.copy_(there); });
     }
     const double lr = step.lr_of(segment.multipliers);
+    // w_t = (1 - lr weight_decay) w - lr scale X
     segment.weights.mul_(1 - lr * step.weight_decay_of(segment.multipliers)).sub_(update.mul_(lr));
     if (segment.values.defined()) segment.values.copy_(segment.weights);
   }

@@ -1,15 +1,17 @@
-// Muon (Keller Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024): the update of a matrix
-// is its momentum, made nearly orthogonal by Newton-Schulz iterations; weight decay is decoupled, as in AdamW:
-//   m = mu m + (1 - mu) g;   u = mu m + (1 - mu) g, or m without Nesterov
-//   X = u / |u|, then k times: A = X X^T, X = a X + (b A + c A^2) X, with a, b, c = 3.4445, -4.7750, 2.0315
-//   w = (1 - lr weight_decay) w - lr scale X
-// A matrix is a tensor as HF has it: q, k and v, or gate and up, are one each even where they are one parameter here.
-// Embeddings, output layers, and all that is no matrix are not for Muon (AdamW in core/optim/optimizer.cpp).
+// Muon (Keller Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024), one update of a matrix
+// w:
+//   m_t = mu m + (1 - mu) g
+//   u   = mu m_t + (1 - mu) g                                                    Nesterov; else u = m_t
+//   X   = u / |u|, then k times:  A = X X^T,  X = a X + (b A + c A^2) X          Newton-Schulz: X nearly orthogonal
+//   w_t = (1 - lr weight_decay) w - lr scale X
+// with a, b, c = 3.4445, -4.7750, 2.0315. A matrix is a tensor of the HF model: q, k and v, or gate and up, are
+// separate matrices even if they are one parameter here. Embeddings, output layers and parameters that are not matrices
+// use AdamW.
 //
-// The momentum is where the optimizer's state is: a shard of it under tensor parallelism and ZeRO-1. Orthogonalising
-// needs the whole matrix, so the ranks that have its parts put them together, one of them iterates, and each takes its
-// own part of the result; the matrices are dealt out to these ranks. All layouts compute the same numbers. Whole
-// matrices exist for OptimizerOptions::muon_batch_elements at a time. In fp32. Threads: the one that computes.
+// The momentum is sharded like the optimizer state, under tensor parallelism and ZeRO-1. Orthogonalising needs the
+// whole matrix, so the ranks that share it gather it, one of them iterates, and each takes its own part of the result;
+// the matrices are distributed over these ranks. All layouts compute the same numbers. Whole matrices exist for
+// OptimizerOptions::muon_batch_elements at a time, in fp32. Threads: training thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -24,29 +26,29 @@
 
 namespace concord {
 
-// The Newton-Schulz iterations on |x| [rows, columns].
+// Returns |x| [rows, columns] after |steps| Newton-Schulz iterations.
 at::Tensor orthogonalised(const at::Tensor& x, int64_t steps);
-// What an update of that shape is multiplied by. Throws ConfigError for an unknown mode.
+// Returns the factor of an update of this shape. Throws ConfigError for an unknown mode.
 double muon_scale(const std::string& mode, int64_t rows, int64_t columns);
 
 class Muon {
  public:
-  // Whether a parameter consists of matrices that are for Muon.
+  // Whether a parameter consists of matrices that Muon updates.
   static bool takes(const Parameter& parameter);
 
-  // |segments| are those of this rank that it takes, with their tensors set; moments[0] is the momentum. They and
-  // |ddp| outlive it. Throws ConfigError for an invalid setting.
+  // |segments| are this rank's segments of such parameters, with their tensors set; moments[0] is the momentum. They
+  // and |ddp| have to outlive it. Throws ConfigError for an invalid setting.
   Muon(const DistributedDataParallel& ddp, const OptimizerOptions& options, std::span<Segment* const> segments);
 
-  // Every rank of the job calls it. Waits: for the ranks that have parts of the same matrices.
+  // Updates the segments. Every rank of the job calls it. Waits: for the ranks that share matrices.
   void step(const RuleStep& step);
 
  private:
   struct Matrix {
     std::string tensor;
     int64_t rows, columns;
-    int64_t begin;  // in the memory of its parameter's matrices
-    bool is_own;    // this rank iterates
+    int64_t begin;  // offset in the memory of the parameter's matrices
+    bool is_own;    // this rank orthogonalises it
   };
   struct Part {
     Segment* segment;
@@ -54,9 +56,9 @@ class Muon {
   };
   // The matrices of a parameter.
   struct Task {
-    std::vector<ProcessGroup*> groups;  // whose ranks have parts of them, one axis each
+    std::vector<ProcessGroup*> groups;  // groups whose ranks share the matrices, one axis each
     std::vector<Matrix> matrices;
-    std::vector<Part> parts;  // of this rank; there may be none
+    std::vector<Part> parts;  // this rank's parts; may be empty
     int64_t elements = 0;
     at::TensorOptions options;
   };
@@ -68,7 +70,7 @@ class Muon {
 
   ParallelContext& job_;
   const OptimizerOptions options_;
-  int64_t dealt_ = 0;  // matrices
+  int64_t assigned_ = 0;  // matrices assigned to ranks so far
   std::vector<Task> tasks_;
 };
 

@@ -1,6 +1,8 @@
-// Stochastic gradient descent with momentum, as PyTorch has it (no dampening, weight decay as a part of the gradient):
-//   g += weight_decay w;   b = momentum b + g;   w -= lr b
-// One loop over flat memory on the host; core/optim/update_rule.h has the same for devices.
+// Stochastic gradient descent with momentum, like torch.optim.SGD without dampening, one update of a weight w:
+//   g   = g + weight_decay w
+//   b_t = momentum b + g
+//   w_t = w - lr b_t
+// A loop over flat memory on the host; core/optim/update_rule.cpp has the same update for devices.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +18,7 @@ struct SgdStep {
   float lr;
 };
 
-struct SgdArrays {
-  FlatGrads grads;
-  float* weights;
-  float* momentum;
-  FlatValues values;  // the 16-bit parameter that follows |weights|, or none
-};
-// Elements [begin, end). Threads: any, one per element.
-void sgd(const SgdStep& step, const SgdArrays& arrays, int64_t begin, int64_t end);
+// Updates the elements [begin, end). Threads: any, one per element.
+void sgd(const SgdStep& step, const MomentumArrays& arrays, int64_t begin, int64_t end);
 
 }  // namespace concord

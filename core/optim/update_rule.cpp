@@ -23,7 +23,7 @@ using Tensors = std::vector<at::Tensor>;
 
 constexpr int64_t kBlock = 32768;  // elements per thread at a time
 
-// Cuts the segments into blocks and calls body(segment, begin, end) for each, on several threads.
+// Splits the segments into blocks and calls body(index of the segment, begin, end) for each, on several threads.
 template <class Body>
 void each_block(std::span<Segment* const> segments, const Body& body) {
   struct Block {
@@ -48,6 +48,11 @@ FlatValues values_of(const Segment& segment) {
   return {segment.values.data_ptr(), flat_type(segment.values)};
 }
 
+MomentumArrays momentum_arrays(const Segment& segment) {
+  return {grads_of(segment), segment.weights.data_ptr<float>(), segment.moments[0].data_ptr<float>(),
+          values_of(segment)};
+}
+
 // Lists of tensors with the same multipliers: libtorch's operators take one number for a whole list.
 struct Lists {
   Tensors grads, weights, momentum;  // grads are fp32 and scaled
@@ -65,7 +70,8 @@ ListsByGroup lists_of(std::span<Segment* const> segments, double grad_scale) {
   return groups;
 }
 
-void values_follow(std::span<Segment* const> segments) {
+// Sets the 16-bit parameters to the rounded weights.
+void round_values(std::span<Segment* const> segments) {
   for (const Segment* segment : segments) {
     if (segment->values.defined()) segment->values.copy_(segment->weights);
   }
@@ -111,7 +117,7 @@ class AdamWRule : public UpdateRule {
     at::Tensor grads, weights;
   };
 
-  // Segments keep their tensors, so this is done once: while the host makes lists the device would have nothing to do.
+  // Builds the lists of tensors. Segments keep their tensors, so this happens once: the device would idle meanwhile.
   void list(std::span<Segment* const> segments) const {
     groups_.clear();
     listed_.clear();
@@ -141,10 +147,9 @@ class SgdRule : public UpdateRule {
   std::vector<std::string> moments() const override { return {"momentum"}; }
 
   void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
-    std::vector<std::pair<SgdStep, SgdArrays>> work;
+    std::vector<std::pair<SgdStep, MomentumArrays>> work;
     for (const Segment* s : segments) {
-      work.push_back({numbers(step, s->multipliers, step.grad_scale),
-                      {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(), values_of(*s)}});
+      work.emplace_back(numbers(step, s->multipliers, step.grad_scale), momentum_arrays(*s));
     }
     each_block(segments, [&](size_t i, int64_t begin, int64_t end) { sgd(work[i].first, work[i].second, begin, end); });
   }
@@ -152,12 +157,15 @@ class SgdRule : public UpdateRule {
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
     for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
       const SgdStep n = numbers(step, multipliers, 1);
+      // g = g + weight_decay w
       at::_foreach_add_(lists.grads, lists.weights, n.weight_decay);
+      // b_t = momentum b + g
       at::_foreach_mul_(lists.momentum, n.momentum);
       at::_foreach_add_(lists.momentum, lists.grads);
+      // w_t = w - lr b_t
       at::_foreach_add_(lists.weights, lists.momentum, -n.lr);
     }
-    values_follow(segments);
+    round_values(segments);
   }
 
  private:
@@ -175,10 +183,9 @@ class LionRule : public UpdateRule {
   std::vector<std::string> moments() const override { return {"exp_avg"}; }
 
   void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const override {
-    std::vector<std::pair<LionStep, LionArrays>> work;
+    std::vector<std::pair<LionStep, MomentumArrays>> work;
     for (const Segment* s : segments) {
-      work.push_back({numbers(step, s->multipliers, step.grad_scale),
-                      {grads_of(*s), s->weights.data_ptr<float>(), s->moments[0].data_ptr<float>(), values_of(*s)}});
+      work.emplace_back(numbers(step, s->multipliers, step.grad_scale), momentum_arrays(*s));
     }
     each_block(segments,
                [&](size_t i, int64_t begin, int64_t end) { lion(work[i].first, work[i].second, begin, end); });
@@ -187,15 +194,18 @@ class LionRule : public UpdateRule {
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
     for (auto& [multipliers, lists] : lists_of(segments, step.grad_scale)) {
       const LionStep n = numbers(step, multipliers, 1);
-      Tensors directions = at::_foreach_mul(lists.momentum, n.beta1);
-      at::_foreach_add_(directions, lists.grads, 1 - n.beta1);
-      at::_foreach_sign_(directions);
-      at::_foreach_add_(directions, lists.weights, n.weight_decay);
-      at::_foreach_add_(lists.weights, directions, -n.lr);
+      // c = beta1 m + (1 - beta1) g
+      Tensors c = at::_foreach_mul(lists.momentum, n.beta1);
+      at::_foreach_add_(c, lists.grads, 1 - n.beta1);
+      // w_t = w - lr (sign(c) + weight_decay w)
+      at::_foreach_sign_(c);
+      at::_foreach_add_(c, lists.weights, n.weight_decay);
+      at::_foreach_add_(lists.weights, c, -n.lr);
+      // m_t = beta2 m + (1 - beta2) g
       at::_foreach_mul_(lists.momentum, n.beta2);
       at::_foreach_add_(lists.momentum, lists.grads, 1 - n.beta2);
     }
-    values_follow(segments);
+    round_values(segments);
   }
 
  private:

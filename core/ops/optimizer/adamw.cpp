@@ -26,40 +26,50 @@ using at::TensorList;
 using MaybeTensor = std::optional<at::Tensor>;
 
 void step_one(const at::Tensor& w, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, double decay,
-              double beta1_rest, double beta2, double beta2_rest, double step_size, double sqrt_bias_correction2,
-              double eps) {
+              double one_minus_beta1, double beta2, double one_minus_beta2, double step_size,
+              double sqrt_bias_correction2, double eps) {
+  // w = (1 - lr weight_decay) w
   w.mul_(decay);
-  m.add_(g - m, beta1_rest);
-  v.mul_(beta2).add_(g * g, beta2_rest);
+  // m_t = beta1 m + (1 - beta1) g, as m + (1 - beta1) (g - m)
+  m.add_(g - m, one_minus_beta1);
+  // v_t = beta2 v + (1 - beta2) g^2
+  v.mul_(beta2).add_(g * g, one_minus_beta2);
+  // w_t = w - lr m^ / (sqrt(v^) + eps), where lr m^ = step_size m_t and sqrt(v^) = sqrt(v_t) / sqrt(1 - beta2^t)
   w.sub_(m / (v.sqrt() / sqrt_bias_correction2 + eps), step_size);
 }
 
-// Like step_one(), for all tensors at once.
-void step_all(TensorList weights, TensorList m, TensorList v, TensorList scaled, double decay, double beta1_rest,
-              double beta2, double beta2_rest, double step_size, double sqrt_bias_correction2, double eps) {
+// Like step_one, with one operator per line of the formula for all tensors.
+void step_all(TensorList weights, TensorList m, TensorList v, TensorList scaled, double decay, double one_minus_beta1,
+              double beta2, double one_minus_beta2, double step_size, double sqrt_bias_correction2, double eps) {
+  // w = (1 - lr weight_decay) w
   at::_foreach_mul_(weights, decay);
-  at::_foreach_lerp_(m, scaled, beta1_rest);
+  // m_t = beta1 m + (1 - beta1) g
+  at::_foreach_lerp_(m, scaled, one_minus_beta1);
+  // v_t = beta2 v + (1 - beta2) g^2
   at::_foreach_mul_(v, beta2);
-  at::_foreach_addcmul_(v, scaled, scaled, beta2_rest);
-  const std::vector<at::Tensor> roots = at::_foreach_sqrt(v);
-  at::_foreach_div_(roots, sqrt_bias_correction2);
-  at::_foreach_add_(roots, eps);
-  at::_foreach_addcdiv_(weights, m, roots, -step_size);
+  at::_foreach_addcmul_(v, scaled, scaled, one_minus_beta2);
+  // sqrt(v^) + eps, where v^ = v_t / (1 - beta2^t)
+  const std::vector<at::Tensor> denominators = at::_foreach_sqrt(v);
+  at::_foreach_div_(denominators, sqrt_bias_correction2);
+  at::_foreach_add_(denominators, eps);
+  // w_t = w - lr m^ / (sqrt(v^) + eps), where lr m^ = step_size m_t
+  at::_foreach_addcdiv_(weights, m, denominators, -step_size);
 }
 
 void reference(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads,
-               const MaybeTensor& factor, double grad_scale, double decay, double beta1_rest, double beta2,
-               double beta2_rest, double step_size, double sqrt_bias_correction2, double eps) {
+               const MaybeTensor& factor, double grad_scale, double decay, double one_minus_beta1, double beta2,
+               double one_minus_beta2, double step_size, double sqrt_bias_correction2, double eps) {
   if (weights.empty()) return;
   const double scale = factor ? factor->item<double>() : grad_scale;
   if (factor && !std::isfinite(scale)) return;
   std::vector<at::Tensor> scaled;
   for (const at::Tensor& grad : grads) scaled.push_back(grad.to(weights[0].scalar_type()).mul(scale));
   if (weights[0].scalar_type() != at::kDouble) {
-    step_all(weights, m, v, scaled, decay, beta1_rest, beta2, beta2_rest, step_size, sqrt_bias_correction2, eps);
+    step_all(weights, m, v, scaled, decay, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_bias_correction2,
+             eps);
   } else {  // torch_npu's foreach operators do not support double
     for (size_t i = 0; i < weights.size(); ++i) {
-      step_one(weights[i], m[i], v[i], scaled[i], decay, beta1_rest, beta2, beta2_rest, step_size,
+      step_one(weights[i], m[i], v[i], scaled[i], decay, one_minus_beta1, beta2, one_minus_beta2, step_size,
                sqrt_bias_correction2, eps);
     }
   }
@@ -80,7 +90,7 @@ TORCH_LIBRARY_FRAGMENT(concord, lib) {
   lib.def("update_factor(Tensor squares, Tensor? loss, float max_norm, float divisor) -> Tensor");
   lib.def(
       "adamw_(Tensor(a!)[] weights, Tensor(b!)[] m, Tensor(c!)[] v, Tensor(d!)[] values, Tensor[] grads, "
-      "Tensor? factor, float grad_scale, float decay, float beta1_rest, float beta2, float beta2_rest, float "
+      "Tensor? factor, float grad_scale, float decay, float one_minus_beta1, float beta2, float one_minus_beta2, float "
       "step_size, "
       "float sqrt_bias_correction2, float eps) -> ()");
 }
@@ -97,8 +107,8 @@ void adamw_(const AdamWLists& lists, const AdamWStep& n, const std::optional<at:
       ops::find<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                      const std::optional<at::Tensor>&, double, double, double, double, double, double, double, double)>(
           "concord::adamw_");
-  op.call(lists.weights, lists.m, lists.v, lists.values, lists.grads, factor, n.grad_scale, n.decay, n.beta1_rest,
-          n.beta2, n.beta2_rest, n.step_size, n.sqrt_bias_correction2, n.eps);
+  op.call(lists.weights, lists.m, lists.v, lists.values, lists.grads, factor, n.grad_scale, n.decay, n.one_minus_beta1,
+          n.beta2, n.one_minus_beta2, n.step_size, n.sqrt_bias_correction2, n.eps);
 }
 
 at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,

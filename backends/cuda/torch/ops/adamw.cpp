@@ -28,21 +28,21 @@ bool fits(TensorList weights, TensorList m, TensorList v, TensorList values, Ten
 }
 
 void step(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads,
-          const MaybeTensor& factor, double grad_scale, double decay, double beta1_rest, double beta2,
-          double beta2_rest, double step_size, double sqrt_bias_correction2, double eps) {
+          const MaybeTensor& factor, double grad_scale, double decay, double one_minus_beta1, double beta2,
+          double one_minus_beta2, double step_size, double sqrt_bias_correction2, double eps) {
   if (weights.empty()) return;
   if (!fits(weights, m, v, values, grads) || (factor && factor->scalar_type() != at::kFloat)) {
     reference("concord::adamw_", {weights.vec(), m.vec(), v.vec(), values.vec(), grads.vec(), factor, grad_scale, decay,
-                                  beta1_rest, beta2, beta2_rest, step_size, sqrt_bias_correction2, eps});
+                                  one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_bias_correction2, eps});
     return;
   }
   const OnDevice device(weights[0].device());
   const auto narrow = [](double x) { return static_cast<float>(x); };
   const AdamWNumbers numbers{narrow(grad_scale),
                              narrow(decay),
-                             narrow(beta1_rest),
+                             narrow(one_minus_beta1),
                              narrow(beta2),
-                             narrow(beta2_rest),
+                             narrow(one_minus_beta2),
                              narrow(step_size),
                              narrow(sqrt_bias_correction2),
                              narrow(eps),

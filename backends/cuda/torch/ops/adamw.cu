@@ -10,7 +10,7 @@ constexpr int kAtOnce = 4;  // 16 bytes of fp32
 constexpr int kRounds = 4;  // vectors per thread: their loads run in parallel
 constexpr int kParts = 48;  // per launch: its arguments must stay below 4 KiB
 
-struct Nothing {};  // instead of the 16-bit parameter
+struct Nothing {};  // type of |values| if there is no 16-bit parameter
 
 template <class G, class V>
 struct Part {
@@ -18,7 +18,7 @@ struct Part {
   float *weights, *m, *v;
   V* values;
   int64_t vectors;
-  int64_t end_block;  // the first that is no longer its
+  int64_t end_block;  // first block after this part
 };
 
 template <class G, class V>
@@ -26,7 +26,8 @@ struct Parts {
   Part<G, V> at[kParts];
 };
 
-// Roundings as on the host: without fused multiply-adds, so that an element's bits do not depend on the device.
+// One AdamW update of N elements; the formula is in core/optim/adamw.h. Rounds as the host does, without fused
+// multiply-adds, so that an element's bits do not depend on the device.
 template <class G, class V, int N>
 __device__ void update(const AdamWNumbers& n, float scale, const Part<G, V>& part, int64_t i) {
   const Vector<G, N> g_ = reinterpret_cast<const Vector<G, N>*>(part.grads)[i];
@@ -34,11 +35,16 @@ __device__ void update(const AdamWNumbers& n, float scale, const Part<G, V>& par
   Vector<float, N> m_ = reinterpret_cast<Vector<float, N>*>(part.m)[i];
   Vector<float, N> v_ = reinterpret_cast<Vector<float, N>*>(part.v)[i];
   for (int k = 0; k < N; ++k) {
+    // g_t: the gradient, clipped and without the loss scale
     const float g = __fmul_rn(static_cast<float>(g_.at[k]), scale);
-    m_.at[k] = __fadd_rn(m_.at[k], __fmul_rn(n.beta1_rest, __fsub_rn(g, m_.at[k])));
-    v_.at[k] = __fadd_rn(__fmul_rn(n.beta2, v_.at[k]), __fmul_rn(__fmul_rn(n.beta2_rest, g), g));
-    const float root = __fadd_rn(__fdiv_rn(__fsqrt_rn(v_.at[k]), n.sqrt_bias_correction2), n.eps);
-    w_.at[k] = __fsub_rn(__fmul_rn(w_.at[k], n.decay), __fmul_rn(n.step_size, __fdiv_rn(m_.at[k], root)));
+    // m_t = beta1 m + (1 - beta1) g, as m + (1 - beta1) (g - m)
+    m_.at[k] = __fadd_rn(m_.at[k], __fmul_rn(n.one_minus_beta1, __fsub_rn(g, m_.at[k])));
+    // v_t = beta2 v + (1 - beta2) g^2
+    v_.at[k] = __fadd_rn(__fmul_rn(n.beta2, v_.at[k]), __fmul_rn(__fmul_rn(n.one_minus_beta2, g), g));
+    // sqrt(v^) + eps, where v^ = v_t / (1 - beta2^t)
+    const float denominator = __fadd_rn(__fdiv_rn(__fsqrt_rn(v_.at[k]), n.sqrt_bias_correction2), n.eps);
+    // w_t = (1 - lr weight_decay) w - lr m^ / (sqrt(v^) + eps), where m^ = m_t / (1 - beta1^t)
+    w_.at[k] = __fsub_rn(__fmul_rn(w_.at[k], n.decay), __fmul_rn(n.step_size, __fdiv_rn(m_.at[k], denominator)));
   }
   reinterpret_cast<Vector<float, N>*>(part.weights)[i] = w_;
   reinterpret_cast<Vector<float, N>*>(part.m)[i] = m_;
@@ -65,7 +71,7 @@ __global__ void update_parts(AdamWNumbers numbers, __grid_constant__ const Parts
   }
 }
 
-// Launches what has been gathered of one kind whenever the room is full.
+// Collects parts of one kind and launches a kernel whenever kParts are full, and at its end.
 template <class G, class V, int N>
 class Launcher {
  public:
@@ -96,7 +102,7 @@ class Launcher {
   int64_t blocks_ = 0;
 };
 
-// As core/optim's clip_factor computes it, on the host.
+// Computes min(1, max_norm / norm) / divisor like clip_factor of core/optim on the host; NaN unless all is finite.
 __global__ void write_factor(const double* squares, const double* loss, double max_norm, double divisor,
                              float* factor) {
   const double norm = sqrt(*squares);

@@ -82,22 +82,22 @@ void embedding(Where where, const Lookup& shape, const void* table, const int64_
 void embedding_backward(Where where, const Lookup& shape, const void* grad, const int64_t* sorted, const int64_t* token,
                         void* dtable);
 
-// One step of AdamW; see core/optim/adamw.h for the numbers. |values| may be null: the 16-bit parameter that follows.
+// The scalars of one AdamW step; see core/ops/optimizer/adamw_step.h.
 struct AdamWNumbers {
-  float grad_scale, decay, beta1_rest, beta2, beta2_rest, step_size, sqrt_bias_correction2, eps;
-  const float* factor;  // on the device, in place of grad_scale; no update if it is not finite; may be null
+  float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, step_size, sqrt_bias_correction2, eps;
+  const float* factor;  // on the device, replaces grad_scale unless null; if it is not finite, nothing changes
 };
 struct AdamWArrays {
   const void* grads;
   Type grads_type;
   float *weights, *m, *v;
-  void* values;
+  void* values;  // the 16-bit parameter, set to the rounded weights; or null
   Type values_type;
   int64_t count;  // elements
 };
-// All of |arrays|, in as few launches as possible: between two of them the memory would idle.
+// Updates all |arrays| in as few launches as possible: between two of them the memory would idle.
 void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
-// Such a factor, see core/ops/optimizer/adamw.h. |loss| may be null.
+// Computes update_factor of core/ops/optimizer/adamw.h. |loss| may be null.
 void update_factor(cudaStream_t stream, const double* squares, const double* loss, double max_norm, double divisor,
                    float* factor);
 
