@@ -84,8 +84,7 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
                              const MakeChunk& make_chunk)
     : context_(&context), config_(with_mtp(config, args.options.mtp.num_layers)), args_(args) {
   if (args.adapter && config_.mtp_layers > 0) {
-    throw ConfigError(
-        "mtp_num_layers: layers that predict further tokens are not supported with an adapter; set it to 0");
+    throw ConfigError("mtp_num_layers: MTP layers are not supported with an adapter; set it to 0");
   }
   if (args.adapter && args.adapter->use_dora && args.options.fp8.is_on()) {
     throw ConfigError(
@@ -172,7 +171,7 @@ void VirtualModels::load_fp8(const std::string& folder) {
 void VirtualModels::load_saved(const std::filesystem::path& folder, bool share_reads) {
   std::optional<AdapterModules> adapter;
   if (args_.adapter) adapter.emplace(*args_.adapter);
-  std::vector<std::string> tensors;  // those of a network of the caller's own are not known
+  std::vector<std::string> tensors;  // unknown for a custom network
   if (!chunks_.front()->is_own()) tensors = tensors_of_model(config_, adapter ? &*adapter : nullptr);
   const std::vector<Parameter*> own = parameters();
   const ShardPlace place = shard_place(context_->layout(), context_->rank());

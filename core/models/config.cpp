@@ -173,7 +173,7 @@ void read_rope_values(const ConfigReader& rope, const Family& family, RopeSettin
   }
 }
 
-// Where layers with a window have a rope of their own, transformers 5 has one object for each kind of layer.
+// If layers with a window have their own rope, transformers 5 stores one object for each kind of layer.
 ConfigReader rope_of_layers(const ConfigReader& rope, const Family& family, const char* layer_type) {
   return family.default_window_rope_theta > 0 && rope.has(layer_type) ? rope.object(layer_type) : rope;
 }
@@ -254,7 +254,7 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
   }
 }
 
-// transformers counts labels by their names, and has two where there are none.
+// transformers counts labels by their names, and assumes two if none are given.
 void read_scores(const ConfigReader& read, const Family& family, ModelConfig& model) {
   model.scores = names_scores(read, family);
   if (!model.scores) return;
@@ -278,8 +278,8 @@ void refuse_the_rest(const ConfigReader& read, const Family& family, ModelConfig
   if (model.attention_dropout >= 1) read.refuse("attention_dropout", "must be < 1");
 }
 
-// Weights in 8-bit floats with one scale per block, as DeepSeek publishes them, or in MXFP4, as GPT-OSS is published:
-// these say themselves what they are (core/checkpoint/read/mxfp4.h). All other kinds are refused.
+// Reads the quantisation of the weights: FP8 with one scale per block, as in DeepSeek's files, or MXFP4, as in GPT-OSS
+// (mxfp4.h). Other kinds are rejected.
 void read_quantization(const ConfigReader& read, ModelConfig& model) {
   if (!read.has("quantization_config")) return;
   const ConfigReader how = read.object("quantization_config");
@@ -306,7 +306,7 @@ double latent_parameters_of(const ModelConfig& model) {
   return latent.bias ? count + query + compressed : count;
 }
 
-// Of a layer without its norms.
+// Returns the parameters of a delta layer, without its norms.
 double delta_parameters_of(const ModelConfig& model) {
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const DeltaConfig& delta = model.delta;
@@ -372,9 +372,8 @@ std::string with_dtype(const std::string& text, const std::string& dtype) {
 
 ModelConfig with_mtp(ModelConfig config, int64_t layers) {
   if (layers < 0 || layers > config.num_nextn_predict_layers) {
-    throw ConfigError(fmt::format(
-        "mtp_num_layers is {}; this {} model has {} layers that predict further tokens (num_nextn_predict_layers)",
-        layers, config.model_type, config.num_nextn_predict_layers));
+    throw ConfigError(fmt::format("mtp_num_layers is {}; this {} model has {} MTP layers (num_nextn_predict_layers)",
+                                  layers, config.model_type, config.num_nextn_predict_layers));
   }
   config.mtp_layers = layers;
   return config;

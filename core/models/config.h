@@ -1,8 +1,9 @@
-// What a model is: the config.json of a Hugging Face folder, read, completed and checked. Needs no libtorch.
+// The architecture of a model: the config.json of a Hugging Face folder, read, completed and checked. Needs no
+// libtorch.
 //
-// Both spellings of these files are read: that of transformers 4 and the hub (rope_theta, rope_scaling, torch_dtype)
-// and that of transformers 5 (rope_parameters, dtype, layer_types). A missing key has the default that transformers
-// gives it. A family (core/models/families/) says what is special about it; the rest of the program uses only the
+// Both spellings of these files are supported: that of transformers 4 and the hub (rope_theta, rope_scaling,
+// torch_dtype) and that of transformers 5 (rope_parameters, dtype, layer_types). A missing key has the default of
+// transformers. core/models/families/ holds what is special about each family; the rest of the program uses only the
 // values here, never model_type. Pure values; threads: any.
 #pragma once
 
@@ -24,7 +25,7 @@ namespace concord {
 // The norms of a layer, by the names that its files give them; empty: it has none there.
 struct LayerNorms {
   std::string before_attention = "input_layernorm";
-  std::string after_attention;  // of what attention adds to its input
+  std::string after_attention;  // norm of the attention output
   std::string before_mlp = "post_attention_layernorm";
   std::string after_mlp;
 };
@@ -39,7 +40,7 @@ struct ModelConfig {
   int64_t num_hidden_layers = 0;
   int64_t num_attention_heads = 0;
   int64_t num_key_value_heads = 0;
-  int64_t head_dim = 0;  // of queries and keys; of values too, unless attention is latent
+  int64_t head_dim = 0;  // queries and keys; values too, unless attention is latent
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
@@ -61,24 +62,24 @@ struct ModelConfig {
   GatedActivation activation;     // of MLPs and experts
   double embedding_multiplier = 1;
   bool rounds_embedding_multiplier = false;  // to the type of the weights
-  double residual_multiplier = 1;            // of what attention and MLP add to their input
-  double attention_multiplier = 0;           // of the scores; 0: 1 / sqrt(head_dim)
-  double attn_logit_softcapping = 0;         // scores are cap tanh(score / cap); 0: as they are
-  double final_logit_softcapping = 0;        // the same of logits
+  double residual_multiplier = 1;            // factor of the outputs of attention and MLP
+  double attention_multiplier = 0;           // factor of the scores; 0: 1 / sqrt(head_dim)
+  double attn_logit_softcapping = 0;         // scores are cap tanh(score / cap); 0: not capped
+  double final_logit_softcapping = 0;        // logits are cap tanh(logit / cap); 0: not capped
   double logits_scaling = 1;                 // logits are divided by it
   double attention_dropout = 0;              // in training
   // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
   bool scores = false;
-  int64_t num_nextn_predict_layers = 0;     // that files may have after the last: they predict further tokens,
-  int64_t mtp_layers = 0;                   // so many of them are used
-  ExpertConfig experts;                     // none unless the family has them
-  LatentConfig latent;                      // the same
-  DeltaConfig delta;                        // the same
-  std::vector<std::string> unused_tensors;  // what the names of those begin with that files may have beyond the model's
-  // Weights in files may be 8-bit floats with a scale for each block of so many rows and columns; empty: they are not.
+  int64_t num_nextn_predict_layers = 0;     // MTP layers stored in the files
+  int64_t mtp_layers = 0;                   // MTP layers in use
+  ExpertConfig experts;                     // routed experts, if the family has them
+  LatentConfig latent;                      // latent attention, if the family has it
+  DeltaConfig delta;                        // gated delta nets, if the family has them
+  std::vector<std::string> unused_tensors;  // name prefixes of tensors in files that the model does not use
+  // Rows and columns of the blocks that share a scale, if weights in files may be FP8; empty: they may not.
   std::vector<int64_t> weight_block_size;
-  RopeSettings rope;                        // max_position_embeddings and the head_dim that is rotated among it
-  std::optional<RopeSettings> window_rope;  // of layers with a window, where it is another
+  RopeSettings rope;                        // includes max_position_embeddings and the rotated head_dim
+  std::optional<RopeSettings> window_rope;  // rope of layers with a window, if it differs
   std::string dtype = "float32";            // float32, bfloat16, float16 or float64: what the weights were saved in
   std::string text;                         // the file as it was read, for saving the model again
 
@@ -86,7 +87,7 @@ struct ModelConfig {
   bool rotates(int64_t layer) const {
     return layer >= static_cast<int64_t>(rotated.size()) || rotated[static_cast<size_t>(layer)];
   }
-  // Key heads that a rank of |tp| computes with: its share, or one that it shares with others where there are fewer.
+  // Returns the number of key heads per tensor-parallel rank: its share, or one head that several ranks share.
   int64_t kv_heads_of_rank(int64_t tp) const { return tp > num_key_value_heads ? 1 : num_key_value_heads / tp; }
   int64_t value_dim() const { return latent.used() ? latent.v_head_dim : head_dim; }  // of a value head
 };
@@ -104,13 +105,12 @@ ModelConfig read_model_config(const std::filesystem::path& path);
 // if it is one already.
 ModelConfig reward_model_config(const ModelConfig& config);
 
-// |text| of a config.json for weights that are saved in |dtype|: unchanged if it says so, else with both of its names
-// for that changed, also in the models within it, or torch_dtype, which all versions of transformers read, added; and
-// without quantization_config, since weights are saved as they are. Text that is not a JSON object is returned
-// unchanged.
+// Returns |text|, a config.json, for weights that are saved in |dtype|. If the type differs, changes it under both of
+// its names, also in nested models, or adds torch_dtype, which all versions of transformers read. Removes
+// quantization_config, since weights are saved unquantised. Text that is not a JSON object is returned unchanged.
 std::string with_dtype(const std::string& text, const std::string& dtype);
 
-// |config| with |layers| of those that predict further tokens. Throws ConfigError if it does not have so many.
+// Returns |config| with |layers| MTP layers in use. Throws ConfigError if the model has fewer.
 ModelConfig with_mtp(ModelConfig config, int64_t layers);
 
 // Elements of all its weights; a tied output layer counts once.

@@ -29,8 +29,8 @@ class ConfigReader {
   double not_negative(const std::string& key, std::optional<double> fallback = {}) const;  // finite and at least 0
   bool flag(const std::string& key, bool fallback) const;
   std::string text(const std::string& key, std::optional<std::string> fallback = {}) const;
-  std::vector<std::string> texts(const std::string& key) const;                     // empty if it is not there
-  std::vector<int64_t> integers(const std::string& key, IntegerRange range) const;  // the same
+  std::vector<std::string> texts(const std::string& key) const;                     // empty if the key is missing
+  std::vector<int64_t> integers(const std::string& key, IntegerRange range) const;  // empty if the key is missing
   ConfigReader object(const std::string& key) const;
   size_t keys() const;  // how many there are
 

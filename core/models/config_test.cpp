@@ -219,11 +219,9 @@ TEST(ModelConfig, LayersForFurtherTokensAreThoseThatTheModelHas) {
   EXPECT_EQ(with.mtp_layers, 2);
   EXPECT_TRUE(with.experts.has_layer(4) && with.rotates(4));
   EXPECT_EQ(with.window_of(4), 0);
-  EXPECT_THAT(
-      [&] { with_mtp(model, 3); },
-      ThrowsMessage<ConfigError>(HasSubstr("mtp_num_layers is 3; this glm4_moe model has 2 layers that predict")));
-  EXPECT_THAT([&] { with_mtp(parse(config()), 1); },
-              ThrowsMessage<ConfigError>(HasSubstr("has 0 layers that predict")));
+  EXPECT_THAT([&] { with_mtp(model, 3); },
+              ThrowsMessage<ConfigError>(HasSubstr("mtp_num_layers is 3; this glm4_moe model has 2 MTP layers")));
+  EXPECT_THAT([&] { with_mtp(parse(config()), 1); }, ThrowsMessage<ConfigError>(HasSubstr("has 0 MTP layers")));
 }
 
 TEST(ModelConfig, WeightsInBlocksOfEightBitFloatsAreTheOnlyQuantisedOnes) {
@@ -360,7 +358,7 @@ TEST(ModelConfig, RopeScalingIsReadInBothPlaces) {
 
 struct BadValue {
   std::string text;
-  std::vector<std::string> words;  // what the error says, beside the file
+  std::vector<std::string> words;  // words of the error, besides the file
 };
 
 TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) {

@@ -101,7 +101,7 @@ class Conversion {
     const Weights::Tensor* source;
     FilePart* file;
     safetensors::DType dtype;  // to write
-    uint64_t place;            // of the tensor in the file
+    uint64_t place;            // offset of the tensor in the file
     int64_t first, count;
   };
 
@@ -131,9 +131,8 @@ class Conversion {
         has_average_ = true;
         continue;
       }
-      throw ConfigError(
-          fmt::format("{}: the average of {} has another shape than the weight; the checkpoint is damaged",
-                      average->file->path(), quoted(name)));
+      throw ConfigError(fmt::format("{}: the average of {} and the weight differ in shape; the checkpoint is damaged",
+                                    average->file->path(), quoted(name)));
     }
     if (!has_average_) {
       throw ConfigError(fmt::format("{}: has no average of the weights; it was saved without ema_decay", from_));

@@ -16,10 +16,10 @@ struct ConvertOptions {
   std::string from;
   std::string to;
   std::string adapter = {};  // folder of a LoRA adapter (core/models/adapters/adapter_delta.h) to merge; empty: none
-  bool average = false;      // of a checkpoint: the average that ema_decay kept, instead of the weights
-  // F32, BF16 or F16, for all tensors of F64, F32, BF16 and F16; others stay as they are. None: all do.
+  bool average = false;      // checkpoints: converts the EMA of the weights (ema_decay) instead
+  // Output type of F64, F32, BF16 and F16 tensors: F32, BF16 or F16; other tensors are copied. None: all are copied.
   std::optional<safetensors::DType> dtype = {};
-  int64_t max_shard_bytes = 5'000'000'000;  // as transformers has it
+  int64_t max_shard_bytes = 5'000'000'000;  // default of transformers
 };
 
 struct Converted {
@@ -33,14 +33,14 @@ struct Converted {
 using ConvertProgress = std::function<void(uint64_t done, uint64_t bytes)>;
 
 // Writes |to|: the weights (core/safetensors/encode.h rounds), config.json with the new type, and the tokenizer and
-// generation files of |from| (core/checkpoint/auxiliary_files.h). The optimizer's state, metadata and checksums of a
-// checkpoint are left out. |to| appears when all of it is on the disk (core/checkpoint/save_folder.h), or not at all.
-// What an adapter adds is a float32 value, and the sum is rounded, as peft does it. Throws ConfigError where |from| has
-// no weights, the adapter does not fit it, |to| exists and is not empty or lies in |from|; std::runtime_error for a
-// disk that is too small and for what the file system says. Threads: uses several; call it from any.
+// generation files of |from| (auxiliary_files.h). The optimizer state, metadata and checksums of a checkpoint are left
+// out. |to| appears when all of it is on disk (save_folder.h), or not at all. As in peft, the adapter's change is
+// computed in float32 and the sum is rounded. Throws ConfigError if |from| has no weights, the adapter does not fit it,
+// or |to| exists and is not empty or lies in |from|; std::runtime_error if the disk is too small or the file system
+// fails. Threads: any; starts several.
 Converted convert_weights(const ConvertOptions& options, const ConvertProgress& progress = nullptr);
 
-// "bfloat16", as transformers and the arguments call it; of F32, BF16 and F16.
+// Returns the name of F32, BF16 or F16 in transformers and in arguments, e.g. "bfloat16".
 const char* torch_name(safetensors::DType dtype);
 
 }  // namespace concord

@@ -1,5 +1,5 @@
-// Layers whose attention is a gated delta net (core/ops/attention/gated_delta_rule.h), as config.json has them: a state
-// of fixed size in place of keys and values. Needs no libtorch. Pure values; threads: any.
+// Sizes of layers whose attention is a gated delta net (gated_delta_rule.h), from config.json: a state of fixed size
+// replaces keys and values. Needs no libtorch. Pure values; threads: any.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The experts of a model, as its config.json has them. Needs no libtorch. Pure values; threads: any.
+// The experts of a model, from its config.json. Needs no libtorch. Pure values; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 namespace concord {
 
 struct ExpertConfig {
-  int64_t num_experts = 0;  // of each sparse layer; 0: the model has none
+  int64_t num_experts = 0;  // experts per sparse layer; 0: the model has none
   int64_t num_experts_per_tok = 0;
-  int64_t intermediate_size = 0;         // of one expert
-  int64_t shared_intermediate_size = 0;  // of the expert that all tokens pass through; 0: there is none
+  int64_t intermediate_size = 0;         // intermediate size of one expert
+  int64_t shared_intermediate_size = 0;  // intermediate size of the shared expert; 0: none
   bool shared_gate = false;              // its output is multiplied by sigmoid(x w)
   bool norm_topk_prob = false;           // a token's weights are divided by their sum
-  bool sigmoid_scores = false;           // of each expert by itself; else softmax over all of them
-  double routed_scaling_factor = 1;      // of a token's weights
+  bool sigmoid_scores = false;           // sigmoid per expert; else softmax over all experts
+  double routed_scaling_factor = 1;      // factor of a token's weights
   int64_t n_group = 1;                   // equal parts of the experts, of which a token chooses topk_group first
   int64_t topk_group = 1;
   bool softmax_after_topk = false;  // over the logits of a token's choices instead of over all experts
@@ -26,9 +26,9 @@ struct ExpertConfig {
   // asks for it, as in transformers.
   bool output_router_logits = false;
   double router_aux_loss_coef = 0.001;
-  // What the tensors of a layer are called in files, after "model.layers.N."; {} is the number of the expert.
+  // Names of a layer's tensors in files, after "model.layers.N."; {} is the index of the expert.
   std::string router = "mlp.gate.weight";
-  std::string router_bias = "";  // of the logits, trained as a weight; empty: none
+  std::string router_bias = "";  // bias of the logits, a trained weight; empty: none
   std::string bias = "";         // added to the scores for the choice only, fp32, not trained by gradients; empty: none
   std::string shared = "mlp.shared_expert.";  // what those of the shared expert begin with
   std::string gate = "mlp.experts.{}.gate_proj.weight";
@@ -40,7 +40,7 @@ struct ExpertConfig {
   bool stacked_in_files = false;
   std::string gate_up = "mlp.experts.gate_up_proj";
 
-  // Those that predict further tokens, after the last, have them if any has.
+  // MTP layers, which come after the last, have experts if any layer has.
   bool has_layer(int64_t number) const {
     return number < static_cast<int64_t>(sparse.size()) ? sparse[static_cast<size_t>(number)] : layers() > 0;
   }

@@ -1,5 +1,5 @@
-// Multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024), as config.json has it: queries, and keys together
-// with values, are made of a few numbers per token, their latents. Needs no libtorch. Pure values; threads: any.
+// Sizes of multi-head latent attention (DeepSeek-AI, "DeepSeek-V2", 2024), from config.json: queries, and keys together
+// with values, are computed from a small latent vector per token. Needs no libtorch. Pure values; threads: any.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a user chooses about how a model is run: a part of ModelArgs (core/models/model_chunk.h) that needs no libtorch.
+// Options of how a model is run: the part of ModelArgs (core/models/model_args.h) that needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace concord {
 
 // Named as in Megatron and ROLL.
 struct ModelOptions {
-  bool sequence_parallel = false;  // means nothing where tensor_model_parallel_size is 1
+  bool sequence_parallel = false;  // has no effect if tensor_model_parallel_size is 1
   // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window or
   // dropout of attention gather.
   std::string cp_comm_type = "p2p";
@@ -22,7 +22,7 @@ struct ModelOptions {
   MtpArgs mtp = {};
   Fp8Args fp8 = {};
   int64_t make_vocab_size_divisible_by = 128;
-  // Of the loss that is trained, see core/ops/loss/cross_entropy.h; evaluation has neither.
+  // Label smoothing and z-loss of the training loss, see cross_entropy.h; evaluation uses neither.
   double label_smoothing_factor = 0;
   double z_loss_coeff = 0;
   // Tokens of a micro-batch whose logits exist at a time, see core/models/layers/loss_chunks.h; 0: all of them; -1:
@@ -30,7 +30,7 @@ struct ModelOptions {
   int64_t loss_chunk_size = -1;
   int64_t free_loss_chunk = 16384;  // tokens; enough for GEMMs to be as fast as with all of them
   // In training, see core/models/layers/layer_dropout.h.
-  double attention_dropout = -1;  // -1: as the model's config.json says
+  double attention_dropout = -1;  // -1: the value of the model's config.json
   double hidden_dropout = 0;
   bool operator==(const ModelOptions&) const = default;
 };

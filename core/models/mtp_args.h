@@ -1,4 +1,4 @@
-// What a user chooses about multi-token prediction, named as in Megatron without the "mtp_". Needs no libtorch.
+// Options of multi-token prediction, named as in Megatron without "mtp_". Needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 namespace concord {
 
 struct MtpArgs {
-  int64_t num_layers = 0;  // of those that the model's files have; 0: none is used
-  // Of the mean of their losses, each the mean over its tokens, in the gradients.
+  int64_t num_layers = 0;  // MTP layers to train, at most those in the model's files; 0: none
+  // Factor of the mean over depths of the MTP losses in the gradient; each of them is a mean over its tokens.
   double loss_scaling_factor = 0.1;
   bool operator==(const MtpArgs&) const = default;
 };

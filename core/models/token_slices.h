@@ -10,14 +10,14 @@
 
 namespace concord {
 
-// Refuses a batch whose tensors are not as MicroBatch says. |with_labels|: labels have to be there.
+// Throws ConfigError for a batch that violates MicroBatch. |with_labels|: labels are required.
 void check_batch(const MicroBatch& batch, bool with_labels);
 
-// Labels as Hugging Face has them, at their own token, moved to the token that predicts them: result[t] = labels[t +
-// 1], kIgnoredLabel at the end of each sequence. |labels| [B, S]; |cu_seqlens| as in MicroBatch.
+// Shifts labels in Hugging Face's form, at their own token, to the token that predicts them: result[t] = labels[t + 1],
+// kIgnoredLabel at the end of each sequence. |labels| [B, S]; |cu_seqlens| as in MicroBatch.
 at::Tensor labels_that_follow(const at::Tensor& labels, const std::vector<int64_t>& cu_seqlens = {});
 
-// Lengths of its sequences along dim 1: of the packed ones, else one for all rows.
+// Returns the lengths of the sequences along dim 1: those of packed sequences, or one length for all rows.
 std::vector<int64_t> sequence_lengths(const MicroBatch& batch);
 
 // |x| [B, S] of the whole -> [B, S / cp], the tokens of this rank of |cp|. Host or device, as |x| is.

@@ -21,8 +21,8 @@ using at::Tensor;
 
 constexpr int64_t kElementsAtOnce = 1 << 22;
 
-// Of each row [rows, 5]: the largest logit m and its column (the first of equal ones), and the sums of e = exp(x - m),
-// of e (x - m) and of x. Columns are exact in 32 bits below 2^24.
+// Returns for each row [rows, 5]: the largest logit m and its column (ties: the first), and the sums of e = exp(x - m),
+// e (x - m) and x. Columns are exact in fp32 below 2^24.
 Tensor parts_of(const Tensor& rows, int64_t first, int64_t used) {
   const Tensor x = rows.narrow(-1, 0, used).to(at::kFloat);
   const auto [largest, column] = x.max(-1);

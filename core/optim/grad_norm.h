@@ -1,5 +1,5 @@
-// The sum of squares of a gradient, and its zeros, on the host: a loop over flat memory, in fp64. Both in one pass, and
-// in parts of a fixed size that are added in their order, so that the bits do not depend on the number of threads.
+// Sum of squares and number of zeros of a gradient, on the host, in fp64. One pass over flat memory in blocks of a
+// fixed size that are added in order, so that the result does not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace concord {
 
 struct GradSums {
-  double squares = 0;  // not finite where an element is not
+  double squares = 0;  // not finite if an element is not
   int64_t zeros = 0;
 };
 
@@ -20,8 +20,7 @@ struct GradPart {
 };
 GradSums sum_grads(const std::vector<GradPart>& parts, bool count_zeros);
 
-// What gradients are multiplied by, so that their norm is at most |limit|; 1 for a limit of 0. Megatron's and
-// PyTorch's.
+// Returns the factor that reduces a gradient norm to at most |limit|, as in Megatron and PyTorch; 1 if |limit| is 0.
 double clip_factor(double norm, double limit);
 
 }  // namespace concord

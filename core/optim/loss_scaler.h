@@ -23,7 +23,7 @@ struct LossScalerSettings {
   bool operator==(const LossScalerSettings&) const = default;
 };
 
-// What a checkpoint keeps.
+// State of the scaler in checkpoints.
 struct LossScalerState {
   double scale = 1;
   int64_t growth_tracker = 0;
@@ -40,7 +40,7 @@ class LossScaler {
   double scale() const { return state_.scale; }  // the loss is multiplied by it before backward
   double inverse_scale() const { return 1 / state_.scale; }
 
-  // After every step. True if the step is to be applied, false if it is to be skipped.
+  // Call after every step. Returns true if the step should be applied, false if it should be skipped.
   bool update(bool found_inf);
 
   const LossScalerState& state() const { return state_; }

@@ -7,7 +7,7 @@
 //   linear                up to learning_rate over the warm-up, then down to min_lr at the last step
 //   cosine                the same along half a cosine; kwargs: num_cycles (HF; 0.5)
 //   cosine_with_min_lr    cosine; kwargs: min_lr or min_lr_rate (a share of learning_rate), num_cycles
-//   constant              learning_rate from the first update on; a warm-up is refused, as HF would silently ignore it
+//   constant              learning_rate for all updates; a warm-up is rejected, as HF would silently ignore it
 //   constant_with_warmup  constant after the warm-up (Megatron's constant)
 //   inverse_sqrt          learning_rate * sqrt(t / (step + t - warmup)); kwargs: timescale t (the warm-up; 10000
 //                         without)
@@ -29,7 +29,7 @@
 
 namespace concord {
 
-// What a user chooses, in the names of TrainingArguments. Zero means "not given" for lengths.
+// Arguments of the schedule, named as in TrainingArguments. Zero means "not given" for lengths.
 struct LrArguments {
   std::string lr_scheduler_type = "linear";
   std::map<std::string, std::string> lr_scheduler_kwargs = {};
@@ -38,7 +38,7 @@ struct LrArguments {
   double lr_warmup_init = 0;  // where the warm-up begins
   int64_t warmup_steps = 0;   // one of the three; HF lets warmup_steps win over warmup_ratio, here two are refused
   int64_t warmup_samples = 0;
-  double warmup_ratio = 0;     // of the steps of the curve, rounded up as HF does
+  double warmup_ratio = 0;     // fraction of the curve's steps, rounded up as in HF
   int64_t lr_decay_steps = 0;  // where the curve ends; not given: max_steps
   int64_t lr_decay_samples = 0;
   int64_t lr_wsd_decay_steps = 0;
@@ -74,12 +74,12 @@ struct LrSettings {
   int64_t last = 0;         // the last point on the curve; after it min_lr
   double cycles = 0.5;      // of the cosine
   double timescale = 1;     // of inverse_sqrt
-  double shift = 0;         // of inverse_sqrt, added to the counter
+  double shift = 0;         // inverse_sqrt: added to the counter
   double start_weight_decay = 0;
   double end_weight_decay = 0;
   LrCurve weight_decay_curve = LrCurve::constant;  // constant, linear or cosine
   int64_t weight_decay_length = 1;
-  int64_t increment = 1;  // of the counter, by an update
+  int64_t increment = 1;  // added to the counter by an update
   int64_t offset = 0;     // added to the counter
 };
 
@@ -99,13 +99,13 @@ class LrSchedule {
   explicit LrSchedule(const LrArguments& arguments) : settings_(resolve_lr(arguments)) {}
   explicit LrSchedule(const LrSettings& settings) : settings_(settings) {}
 
-  // Of the next update.
+  // Returns the learning rate of the next update.
   double lr() const { return lr_at(settings_, counter_ + settings_.offset); }
   double weight_decay() const { return weight_decay_at(settings_, counter_ + settings_.offset); }
 
-  // After an update that was made; not after one that was skipped.
+  // Advances the counter; call after an update, but not after a skipped one.
   void step() { step(settings_.increment); }
-  // The same after one that was smaller than others.
+  // Like step(), for an update that was smaller than others.
   void step(int64_t increment) { counter_ += increment; }
 
   int64_t counter() const { return counter_; }

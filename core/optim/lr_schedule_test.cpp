@@ -15,8 +15,8 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-// A curve is at most a dozen roundings of numbers that are no larger than the learning rate, in an order of its own in
-// each implementation, and a cosine or a power, which libraries round within an ulp.
+// A curve is at most a dozen roundings of numbers that are not larger than the learning rate, in an order that differs
+// between implementations, and a cosine or a power, which libraries round within an ulp.
 constexpr double kRoundings = 16 * 0x1p-53;
 
 template <typename Value>

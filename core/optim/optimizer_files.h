@@ -1,9 +1,9 @@
-// The optimizer's state in the files of a checkpoint: optimizer.safetensors, or several and an index, beside the
-// weights.
+// The optimizer state in the files of a checkpoint, next to the weights: optimizer.safetensors, or several files and an
+// index.
 //
-// A tensor "<key>.<tensor>" ("exp_avg.model.norm.weight") is the whole of a moment or of the fp32 weights, in the shape
-// that the weight has without any parallelism. So files know no rank, bucket or vendor: each rank writes the elements
-// that it alone has, or has by its share, at their place, and reads those that it needs. Threads: one at a time.
+// A tensor "<key>.<tensor>" ("exp_avg.model.norm.weight") is a whole moment or the whole fp32 weights, in the shape of
+// the weight without any parallelism. So files do not depend on ranks, buckets or vendors: each rank writes its part of
+// the elements at their global positions, and reads those that it needs. Threads: one at a time.
 #pragma once
 
 #include <atomic>
@@ -19,21 +19,21 @@ namespace concord {
 
 using safetensors::kOptimizerStem;
 
-// What this rank writes, for HfSaveOptions::more, with |writers| as of it. Views of the state: valid until the next
-// step.
+// Returns the tensors that this rank writes, for HfSaveOptions::more and its |writers|. They are views of the state,
+// valid until the next step.
 SavedTensors saved_tensors(const Optimizer& optimizer, const std::optional<RankRange>& writers = {});
 
-// The state in the folder of a checkpoint, for Optimizer::load_state.
+// Reads the state in the folder of a checkpoint, for Optimizer::load_state.
 class OptimizerFiles : public StateSource {
  public:
-  // |steps| are in the checkpoint's metadata. Throws ConfigError where there are no such files.
+  // |steps| are in the checkpoint's metadata. Throws ConfigError if there are no such files.
   OptimizerFiles(const std::string& folder, int64_t steps) : files_(folder, kOptimizerStem), steps_(steps) {}
 
   int64_t steps() const override { return steps_; }
-  // Throws ConfigError with the file and the tensor where it is missing, is not fp32, or is too small.
+  // Throws ConfigError, with the file and the tensor, if it is missing, is not fp32, or is too small.
   void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
 
-  uint64_t bytes_read() const { return bytes_read_; }  // of tensors, so far
+  uint64_t bytes_read() const { return bytes_read_; }  // bytes of tensors read so far
 
  private:
   safetensors::Weights files_;

@@ -1,4 +1,4 @@
-// What core/optim/optimizer.h is called with; needs no libtorch.
+// Options of core/optim/optimizer.h; needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct OptimizerOptions {
   int64_t muon_num_ns_steps = 5;
   std::string muon_scale_mode = "shape_scaling";  // or spectral, unit_rms_norm
   double muon_extra_scale_factor = 1;
-  double ema_decay = 0;        // of an average of the weights; 0: none
-  int64_t ema_start_step = 0;  // the average is the weights until so many updates were made
+  double ema_decay = 0;        // decay of an EMA of the weights; 0: none
+  int64_t ema_start_step = 0;  // number of updates during which the EMA equals the weights
   double max_grad_norm = 1.0;  // 0: no clipping
   bool log_num_zeros_in_grad = false;
   bool optimizer_cpu_offload = false;     // state in the host's memory, where its part of the step is computed

@@ -1,4 +1,4 @@
-// AdamW and SGD on the host and with libtorch's operators, beside libtorch's own optimizers.
+// AdamW and SGD on the host and with libtorch's operators, compared with libtorch's own optimizers.
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>

@@ -22,8 +22,7 @@ bool spans_tp(GroupKind kind) {
   }
 }
 
-// Of the ranks that hold the same elements, the first counts them. This excludes data-parallel ranks, each of which
-// counts a part.
+// The first of the ranks that hold the same elements counts them. Data-parallel ranks are excluded: each counts a part.
 bool counts(const Parameter& parameter, const RankCoordinates& at) {
   for (const GroupKind kind : parameter.spec.replicated_over) {
     if (spans_tp(kind) && at.tp > 0) return false;

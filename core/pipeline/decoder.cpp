@@ -60,7 +60,7 @@ Decoder::Decoder(VirtualModels& models, ParallelContext& job, int64_t rows, int6
   executor_ = std::make_unique<Executor>(single_schedule(models.args().placement, static_cast<int>(job.layout().pp()),
                                                          static_cast<int>(job.layout().vpp()), /*backward=*/false),
                                          std::move(list), job);
-  // Collectives of several ranks run on streams of their own.
+  // Collectives of several ranks run on dedicated streams.
   const bool replays = is_replay_wanted() && job.world() == 1 && GraphedCallable::is_possible(job.torch_device());
   if (replays) make_replayable(job.torch_device(), rows);
 }

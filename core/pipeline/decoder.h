@@ -1,15 +1,15 @@
-// Generation over the stages of a pipeline: tokens in, logits of the next token out, with the keys and values of
-// earlier tokens kept on the rank of their layers.
+// Generation over the stages of a pipeline: tokens in, logits of the next token out. The keys and values of earlier
+// tokens stay on the ranks of their layers.
 //
 // Example, given VirtualModels& models, ParallelContext& job, const at::Tensor& ids, const at::Tensor& counts:
 //   Decoder decoder(models, job, ids.size(0), 100);
-//   const at::Tensor logits = decoder.step({ids, counts});  // then one token per row, again and again
+//   const at::Tensor logits = decoder.step({ids, counts});  // then one token per row, repeatedly
 //
-// Where the job is one rank and its device can record, the work of a step of one token is recorded once and replayed
+// With a single rank whose device supports it, a step of one token is captured in a graph once and replayed
 // (core/torch/graphed_callable.h). The weights may change between decoders, not during the life of one.
 //
-// Tensor-parallel ranks share the heads; context- and data-parallel ones all compute the same. A step goes through one
-// stage after another: it is for looking at a model, not for serving it. Threads: one at a time, always the same.
+// Tensor-parallel ranks share the heads; context- and data-parallel ranks all compute the same. Stages run one after
+// another: the decoder is for looking at a model, not for serving it. Threads: one at a time.
 #pragma once
 
 #include <deque>
@@ -32,9 +32,9 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  // Logits [B, V of this tp rank, padding included] of the token that follows the newest of each row, on all ranks of
-  // the last stage, in the type of the model; undefined elsewhere. The next step may write over them. |tokens| are the
-  // same on all ranks. Waits: as Executor::run.
+  // Returns the logits [B, V of this tp rank, padding included] after the last token of each row, on all ranks of the
+  // last stage, in the type of the model; undefined elsewhere. The next step may overwrite them. |tokens| are equal on
+  // all ranks. Waits: as Executor::run.
   at::Tensor step(const NewTokens& tokens);
 
   // Whether the last step was a replay.
@@ -47,7 +47,7 @@ class Decoder {
 
   std::deque<DecodeStage> stages_;
   std::unique_ptr<Executor> executor_;
-  // Of steps after the first, if they can be replayed: what they read, their work and what it leaves.
+  // Inputs, graph and output of the steps after the first, if they can be replayed.
   NewTokens tokens_;
   at::Tensor logits_;
   std::optional<GraphedCallable> one_token_;

@@ -84,7 +84,7 @@ class Watched {
     try {
       if (watch_) watch_(action_, false);
     } catch (...) {
-    }  // of a device that no longer works; the next call to it throws the same
+    }  // the device no longer works; the next call to it throws the same error
   }
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
@@ -152,8 +152,8 @@ struct Executor::Implementation {
   std::vector<at::Tensor> outputs;      // to be sent
   std::vector<at::Tensor> input_grads;  // to be sent
   int64_t steps = 0;                    // passes over the list so far
-  ActionWatch watch;                    // none: nobody does
-  std::optional<uint64_t> entry;        // of the current action, in the flight recorder
+  ActionWatch watch;                    // empty: none
+  std::optional<uint64_t> entry;        // flight recorder entry of the current action
   bool failed = false;
 };
 

@@ -31,7 +31,8 @@
 
 namespace concord {
 
-// Told of each computation of a run, before it begins, once what it needs of other ranks is there, and after its end.
+// Called for each computation of a run: before it begins, when its inputs from other ranks have arrived, and after its
+// end.
 using ActionWatch = std::function<void(const Action& action, bool begins)>;
 
 // Threads: one at a time, always the same.
@@ -50,7 +51,7 @@ class Executor {
 
   // One step. Waits: where the host is the current stream, for the transfers of this rank; else for nothing.
   void run();
-  // Of later runs. An empty function removes it.
+  // Sets the watch of subsequent runs. An empty function removes it.
   void watch(ActionWatch watch);
 
  private:

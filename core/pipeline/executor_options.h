@@ -1,4 +1,4 @@
-// What core/pipeline/executor.h is called with; needs no libtorch.
+// Options of core/pipeline/executor.h; needs no libtorch.
 #pragma once
 
 namespace concord {

@@ -1,12 +1,12 @@
-// What routers counted, passed along a pipeline with a micro-batch: pooled_aux_loss
-// (core/models/layers/router_losses.h) needs the counts of all layers in the backward of each. A stage adds its own to
-// those of the stages before it, and sends the sum after the hidden values; the last stage has the total, which returns
-// in the same places of the gradients. So a message stays one tensor of the model's type: a count is sent as digits to
-// the base 128, which every type has.
+// Expert counts that are passed along a pipeline with a micro-batch: pooled_aux_loss (router_losses.h) needs the counts
+// of all layers in the backward of each. A stage adds its own counts to those of the stages before it and sends the sum
+// after the hidden values. The last stage has the total, which returns at the same position in the gradients. So a
+// message is a single tensor of the model's type: a count is sent as digits to the base 128, which every type
+// represents.
 //
-// A stage makes one for each micro-batch: |received| (not on the first stage), forward, which leaves a RouterRecord,
-// |add|, and |sent| (not on the last one). Backward of what is sent completes the record before any of the stage's
-// layers is differentiated.
+// A stage creates one object per micro-batch: |received| (not on the first stage), forward, which returns a
+// RouterRecord, |add|, and |sent| (not on the last stage). The backward of |sent| completes the record before any of
+// the stage's layers is differentiated.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -34,8 +34,8 @@ class PassedCounts {
 
  private:
   int64_t experts_;
-  at::Tensor counts_;                  // fp32 [1, experts], of the stages so far; undefined: none
-  std::shared_ptr<at::Tensor> total_;  // the same of all stages, in backward
+  at::Tensor counts_;                  // fp32 [1, experts]: counts of the stages so far; undefined: none
+  std::shared_ptr<at::Tensor> total_;  // counts of all stages, set in backward
   std::shared_ptr<RouterRecord> record_;
 };
 

@@ -1,13 +1,13 @@
-// One stage of a pipeline on this rank, as the executor sees it: layers that compute a micro-batch at a time. What is
-// kept between forward and backward, transfers and their order are the executor's (executor.h); a stage only computes.
-// A model's part of a rank becomes a stage in model_stage.h.
+// One stage of a pipeline on this rank, as seen by the executor: layers that compute one micro-batch at a time. A stage
+// only computes; the executor (executor.h) keeps state between forward and backward and orders the transfers.
+// model_stage.h makes a stage from a model chunk.
 //
 // Backward is autograd's, of the output with the gradient received from the next stage; the gradient of the input goes
 // to the previous stage. For the kinds that split it (zb-h1, zb-v) the gradients of weights are deferred where their
 // sinks can (GradSink::deferred): then backward computes only the gradient of the input, and those of the weights run
 // later, micro-batch by micro-batch. Gradients without such a sink are computed with the input's.
 //
-// Threads: that of the executor. Calls come in the order of the schedule; all of them may throw, which ends the run.
+// Threads: same as Executor. Calls come in the order of the schedule; each may throw, which ends the run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ namespace concord {
 
 class DeferredWgrads;
 
-// What is sent between two stages, before it arrives.
+// Shape and type of a tensor that is sent between two stages.
 struct ValueSpec {
   std::vector<int64_t> shape;
   at::ScalarType dtype = at::kFloat;
@@ -30,8 +30,8 @@ class Stage {
  public:
   virtual ~Stage() = default;
 
-  // What the stage before sends for |microbatch|: the receive buffer is made from it. Not asked of the first stage of
-  // the model, nor where shapes are exchanged (ExecutorOptions::variable_seq_lengths).
+  // Returns the spec of the tensor that the previous stage sends for |microbatch|, for the receive buffer. Not called
+  // on the first stage of the model, nor if shapes are exchanged (ExecutorOptions::variable_seq_lengths).
   virtual ValueSpec input_spec(int microbatch) = 0;
 
   // |input| is what the stage before returned, a leaf; undefined on the first stage. Returns what goes to the stage

@@ -36,9 +36,9 @@ class StageRun {
   // Around a run: the stage is told where to defer weight gradients to, and when the run ends.
   void begin();
   void end();
-  // What goes to the next stage, without its graph; undefined on the last stage.
+  // Returns the output for the next stage, without its graph; undefined on the last stage.
   at::Tensor forward(int microbatch, at::Tensor input);
-  // What forward returned: its gradient looks the same.
+  // Returns the spec of forward's output, which is also that of its gradient.
   const ValueSpec& output_spec(int microbatch) const { return saved(microbatch).output; }
   // |grad| of the output; undefined on the last stage. Returns the gradient of the input; undefined on the first stage.
   at::Tensor input_grad(int microbatch, at::Tensor grad);

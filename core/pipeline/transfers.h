@@ -1,10 +1,10 @@
-// What goes between this rank and the others of its pipeline: batches of sends and receives, in the order in which they
+// Transfers between this rank and the others of its pipeline: batches of sends and receives, in the order in which they
 // are posted, in parallel with the computations.
 //
-// Where shapes are exchanged, an activation is preceded by its shape, as a batch of its own in the same order. A batch
-// that receives then comes in two parts: the shapes are posted immediately, the values when the shapes have arrived,
-// which is handled when a value is taken or the next batch is posted. The order of all transfers stays that of the
-// schedule, each in two steps, so it ends where the schedule does. Threads: one at a time.
+// If shapes are exchanged, an activation is preceded by its shape, in a separate batch in the same order. A batch that
+// receives then comes in two parts: the shapes are posted immediately, the values when the shapes have arrived, which
+// is handled when a value is taken or the next batch is posted. The transfers keep the order of the schedule, each in
+// two steps, so they complete if the schedule does. Threads: one at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,7 +30,7 @@ struct PipelineTransfer {
   bool activation = true;              // its shape is sent ahead where shapes are exchanged; not that of a gradient
   at::Tensor value = {};               // what is sent
   Incoming* into = nullptr;            // or where it is received
-  std::optional<ValueSpec> spec = {};  // of what is received; nothing if its shape is sent ahead
+  std::optional<ValueSpec> spec = {};  // spec of the received value; nullopt if its shape is sent ahead
 };
 
 class PipelineTransfers {
@@ -55,7 +55,7 @@ class PipelineTransfers {
   at::Device device_;
   bool exchange_shapes_;
   std::vector<PipelineTransfer> batch_;  // whose shapes are in flight, and whose values are not posted
-  std::vector<at::Tensor> shapes_;       // that batch_ receives, in its order
+  std::vector<at::Tensor> shapes_;       // shapes that batch_ receives, in order
   Work shapes_arrival_;
   Work last_;
 };

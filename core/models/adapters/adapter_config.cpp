@@ -83,7 +83,7 @@ void check_saved(const AdapterModules& adapter, const std::vector<std::string>& 
   for (const std::string& name : adapter.config().modules_to_save) {
     if (std::any_of(whole.begin(), whole.end(), [&](const auto& module) { return module.ends_with(name); })) continue;
     throw ConfigError(
-        fmt::format("modules_to_save: {} is no module that can be trained whole beside an adapter; these are {} (an "
+        fmt::format("modules_to_save: {} is not a module that can be trained whole with an adapter; choose from {} (an "
                     "embedding that is the output layer too is not among them, and linear layers get a pair by "
                     "lora_target)",
                     quoted(name), fmt::join(last_words(whole), ", ")));
@@ -152,7 +152,7 @@ class Fields {
     }
     return result;
   }
-  // |key| changes what an adapter computes and has to be as if it were not there.
+  // Throws unless |key|, which changes the computation of an adapter, is unset or disabled.
   void require_off(const char* key, const std::string& why) const {
     if (!has(key)) return;
     const Json& value = json_.at(key);
@@ -252,7 +252,7 @@ AdapterConfig with_targets(AdapterConfig config, const std::vector<std::string>&
                            const std::vector<std::string>& whole) {
   const auto refuse = [&](const std::string& given) {
     throw ConfigError(
-        fmt::format("{} is no linear layer of the model that can have an adapter; it has {} (in full: {}, ...); {} "
+        fmt::format("{} is not a linear layer that LoRA can adapt; choose from {} (in full: {}, ...); {} "
                     "stands for all of them but {}",
                     given, fmt::join(last_words(modules), ", "), modules.front(), kAllLinear, kOutput));
   };
@@ -398,7 +398,7 @@ std::string base_folder_of(const std::filesystem::path& folder) {
     if (!base.empty() && std::filesystem::is_directory(path, ignored)) return path.string();
   }
   throw ConfigError(
-      fmt::format("{} holds an adapter whose base_model_name_or_path {} is no folder here; give the base model as "
+      fmt::format("{} holds an adapter whose base_model_name_or_path {} is not a folder here; give the base model as "
                   "--model and the adapter as --adapter_name_or_path",
                   folder.string(), quoted(base)));
 }

@@ -1,8 +1,8 @@
-// A LoRA adapter as peft describes it (adapter_config.json): which linear layers of a frozen model get a low-rank pair
-// beside them, and of which rank. Needs no libtorch. Pure values; threads: any.
+// A LoRA adapter as described by peft's adapter_config.json: which linear layers of a frozen model get LoRA matrices A
+// and B, and their rank. Needs no libtorch. Pure values; threads: any.
 //
-// A layer's module is called as in Hugging Face's models, "model.layers.0.self_attn.q_proj". It is a target as peft has
-// it: where a name equals it or is its end behind a '.', or where the pattern matches all of it.
+// Modules have their Hugging Face names, "model.layers.0.self_attn.q_proj". As in peft, a module is a target if a given
+// name equals its name or the part after a '.', or if the pattern matches all of it.
 #pragma once
 
 #include <cstdint>
@@ -17,43 +17,42 @@
 namespace concord {
 
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
-inline constexpr const char* kAdapterStem = "adapter_model";        // of its weights' files
-inline constexpr const char* kAdapterPrefix = "base_model.model.";  // of its tensors, before the module
-inline constexpr const char* kAllLinear = "all-linear";             // as a target: all but the output layer
+inline constexpr const char* kAdapterStem = "adapter_model";        // base name of the weight files
+inline constexpr const char* kAdapterPrefix = "base_model.model.";  // prefix of tensor names
+inline constexpr const char* kAllLinear = "all-linear";             // target: all linear layers except the output layer
 
-inline constexpr const char* kPlainInit = "true";  // init_lora_weights: nothing of the weights
+inline constexpr const char* kPlainInit = "true";  // init_lora_weights: not derived from the weights
 
-// N of pissa_niter_N; none for other values of init_lora_weights.
+// Returns N of pissa_niter_N; nullopt for other values of init_lora_weights.
 std::optional<int64_t> pissa_iterations(std::string_view init);
 
-// Named as in adapter_config.json.
+// Settings of an adapter, named as in adapter_config.json.
 struct AdapterConfig {
   int64_t r = 8;
   double lora_alpha = 16;
   double lora_dropout = 0;
   bool use_rslora = false;  // the scale is alpha / sqrt(r) instead of alpha / r
-  // DoRA: rows of W + scale * B A are scaled to a length of their own, which is trained too.
+  // DoRA: the rows of W + scale * B A are scaled to trained lengths.
   bool use_dora = false;
-  // true: A random, B 0; or pissa, pissa_niter_N, olora (core/models/adapters/lora_init.h), which change the weights
-  // beside the pairs too. Not of adapters in files, which are all of unchanged weights.
+  // true: A random, B 0. Or pissa, pissa_niter_N, olora (lora_init.h), which change the base weights too. Adapters in
+  // files always apply to unchanged weights.
   std::string init_lora_weights = kPlainInit;
   std::vector<std::string> target_modules;   // names, or kAllLinear alone
   std::string target_pattern;                // a regular expression instead of names; target_modules as text in files
-  std::vector<std::string> exclude_modules;  // names that are no targets after all
-  // By a regular expression for the end of a module's name: another rank, another alpha. The first that matches counts.
+  std::vector<std::string> exclude_modules;  // names to exclude from the targets
+  // Ranks and alphas by a regular expression for the end of a module's name. The first match wins.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   std::vector<std::string> modules_to_save;  // ends of the names of modules that are trained whole
   std::string base_model;                    // base_model_name_or_path
-  // Folders of adapters that were added to the weights of the base model before this one was trained; peft does not
-  // know them.
+  // Folders of adapters that were merged into the base model before this one was trained. Not a key of peft.
   std::vector<std::string> merged_adapters;
 
   bool modifies_base_weights() const { return init_lora_weights != kPlainInit; }
   bool operator==(const AdapterConfig&) const = default;
 };
 
-// The pair beside one module.
+// Rank and scale of the LoRA matrices of one module.
 struct LowRankShape {
   int64_t rank;
   double scale;
@@ -84,20 +83,20 @@ AdapterConfig with_targets(AdapterConfig config, const std::vector<std::string>&
 // become one pattern.
 void set_targets(const std::vector<std::string>& targets, AdapterConfig* config);
 
-// |json| is the text of |file|. Throws ConfigError, with the file, the key and what is allowed, for what is no adapter
-// that can be computed here: another method than LoRA, biases and the like. Unknown keys are ignored.
+// Parses |json|, the text of |file|. Unknown keys are ignored. Throws ConfigError, with the file, the key and the
+// allowed values, for adapters that are not supported: methods other than LoRA, biases and similar.
 AdapterConfig parse_adapter_config(std::string_view json, const std::string& file);
 AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 bool has_adapter(const std::filesystem::path& folder);
-// What the names of the files with a folder's weights begin with: those of an adapter, or of a model.
+// Returns the base name of the weight files in |folder|: an adapter's or a model's.
 std::string weights_stem(const std::filesystem::path& folder);
 // As it is in files: where pairs begin as a part of the weights, a plain one of twice the rank with the same scale.
 AdapterConfig saved_form(AdapterConfig config);
 // As peft writes it; |config| is in the form of files.
 std::string to_json(const AdapterConfig& config);
 
-// The folder with the weights that the adapter in |folder| was made for, by its base_model_name_or_path: as it stands,
-// or seen from |folder|. Throws ConfigError if there is none.
+// Returns the folder of the base model that the adapter in |folder| was trained on: its base_model_name_or_path,
+// absolute or relative to |folder|. Throws ConfigError if it does not exist.
 std::string base_folder_of(const std::filesystem::path& folder);
 
 }  // namespace concord

@@ -38,10 +38,10 @@ double in_float32(double value) { return static_cast<double>(static_cast<float>(
 AdapterDelta::AdapterDelta(const std::string& folder) : weights_(folder, kAdapterStem) {
   const AdapterModules modules(read_adapter_config(folder));
   if (!modules.config().merged_adapters.empty()) {
-    throw ConfigError(fmt::format(
-        "{} was trained beside weights with the adapters {} added to them; merge these first, with `concord "
-        "merge` one after the other, and remove merged_adapters from {}",
-        folder, fmt::join(modules.config().merged_adapters, ", "), kAdapterConfigFile));
+    throw ConfigError(
+        fmt::format("{} was trained on a base model with the adapters {} merged; merge these first, with `concord "
+                    "merge` one after the other, and remove merged_adapters from {}",
+                    folder, fmt::join(modules.config().merged_adapters, ", "), kAdapterConfigFile));
   }
   const std::string prefix = kAdapterPrefix, a_end = ".lora_A.weight", b_end = ".lora_B.weight",
                     m_end = ".lora_magnitude_vector";
@@ -54,17 +54,17 @@ AdapterDelta::AdapterDelta(const std::string& folder) : weights_(folder, kAdapte
       whole_.emplace(own, tensor);
       continue;
     }
-    if (is_dora && name.starts_with(prefix) && name.ends_with(m_end)) continue;  // beside its pair
+    if (is_dora && name.starts_with(prefix) && name.ends_with(m_end)) continue;  // read together with A and B
     if (!name.starts_with(prefix) || !(is_a || name.ends_with(b_end)) || tensor.info->shape.size() != 2 ||
         !safetensors::is_weight_type(tensor.info->dtype)) {
-      refuse(tensor, "is no lora_A.weight or lora_B.weight of a linear layer, so it cannot be merged");
+      refuse(tensor, "is not a lora_A.weight or lora_B.weight of a linear layer, so it cannot be merged");
     }
     const std::string module = name.substr(prefix.size(), name.size() - prefix.size() - a_end.size());
     const Weights::Tensor* other = weights_.find(prefix + module + (is_a ? b_end : a_end));
-    if (other == nullptr) refuse(tensor, fmt::format("has no {} beside it", is_a ? "lora_B" : "lora_A"));
+    if (other == nullptr) refuse(tensor, fmt::format("has no matching {}", is_a ? "lora_B" : "lora_A"));
     if (!is_a) continue;
     const std::optional<LowRankShape> shape = modules.find(module);
-    if (!shape) refuse(tensor, fmt::format("belongs to a module that is no target by {}", kAdapterConfigFile));
+    if (!shape) refuse(tensor, fmt::format("belongs to a module that is not a target in {}", kAdapterConfigFile));
     Pair pair{tensor, *other, shape->scale};
     if (other->info->shape.size() != 2 || other->info->shape[1] != shape->rank || pair.rank() != shape->rank) {
       refuse(tensor, fmt::format("and its lora_B do not have the rank {} of {}", shape->rank, kAdapterConfigFile));
@@ -73,7 +73,7 @@ AdapterDelta::AdapterDelta(const std::string& folder) : weights_(folder, kAdapte
       const Weights::Tensor* magnitude = weights_.find(prefix + module + m_end);
       if (magnitude == nullptr || magnitude->info->shape != std::vector<int64_t>{pair.outputs()} ||
           !safetensors::is_weight_type(magnitude->info->dtype)) {
-        refuse(tensor, fmt::format("has no lora_magnitude_vector of [{}] beside it, which DoRA needs", pair.outputs()));
+        refuse(tensor, fmt::format("has no matching lora_magnitude_vector of [{}], which DoRA needs", pair.outputs()));
       }
       pair.magnitude = *magnitude;
     }

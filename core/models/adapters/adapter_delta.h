@@ -1,6 +1,6 @@
-// What a LoRA adapter changes of the weights of its base model: scale * B A is added for each of its pairs, modules
-// that it has whole replace the model's. Read from peft's files in parts, so that memory does not depend on the model.
-// Needs no libtorch.
+// The changes that a LoRA adapter makes to the weights of its base model: adds scale * B A for each target module, and
+// replaces modules that the adapter stores whole. Reads peft's files in parts, so that memory does not depend on the
+// model size. Needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -18,16 +18,16 @@ namespace concord {
 // Threads: any, at the same time; a Cursor belongs to one.
 class AdapterDelta {
  public:
-  // Of the adapter in |folder|. Throws ConfigError for what is not a pair of A and B, or has another rank than the
-  // config says, with the file and the tensor.
+  // Opens the adapter in |folder|. Throws ConfigError, with the file and the tensor, if a tensor is not part of an A
+  // and B of the rank in the config.
   explicit AdapterDelta(const std::string& folder);
 
   int64_t size() const { return static_cast<int64_t>(pairs_.size() + whole_.size()); }  // weights that it changes
   bool changes(const std::string& weight) const { return pairs_.contains(weight); }
-  // What replaces |weight|; null if nothing does.
+  // Returns the tensor that replaces |weight|; null if it is not replaced.
   const safetensors::Weights::Tensor* replacement(const std::string& weight) const;
 
-  // Throws ConfigError if |model| lacks the weight of a module, or it has another shape than B A.
+  // Throws ConfigError if |model| lacks the weight of a module, or its shape differs from B A.
   void check(const safetensors::Weights& model) const;
 
   // Reads the changes of one weight after another. Keeps the A that it used last.
@@ -38,7 +38,7 @@ class AdapterDelta {
     // rounds it: the sum in |out|, which is of float32 values, times the scale. False if nothing is added.
     bool read(const std::string& weight, int64_t first, std::span<double> out);
 
-    // The same, or elements of what replaces |weight|.
+    // Like read(), but also returns elements of the tensor that replaces |weight|.
     bool read_any(const std::string& weight, int64_t first, std::span<double> out);
 
     // With DoRA, what the rows [first_row, end_row) of the sum are multiplied by; |source| is the weight. Else empty.

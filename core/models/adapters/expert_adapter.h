@@ -1,9 +1,9 @@
-// The low-rank pairs beside a stack of experts: each expert has a pair of its own, as its linear layer has in peft.
-// Nothing where the model has no adapter or the experts are no targets.
+// LoRA matrices of a stack of experts: each expert has its own A and B, like its linear layer in peft. Returns its
+// input unchanged without an adapter or if experts are not targets.
 //
-// Over the expert-tensor-parallel group pairs are split as the stack is: gate and up have A whole and B cut, down has A
-// cut and B whole. Ranks of that group add up their results anyway, so nothing more moves between them; gradients of
-// what is whole are partial over it.
+// Over the expert-tensor-parallel group the matrices are split like the stack: gate and up have A whole and B split,
+// down has A split and B whole. The ranks of that group add up their results anyway, so nothing more is communicated;
+// gradients of whole matrices are partial over it.
 #pragma once
 
 #include <string>
@@ -16,12 +16,11 @@ namespace concord {
 class ExpertAdapter {
  public:
   ExpertAdapter() = default;
-  // |stack| is what the pairs' A is called by; in the names of |modules|, {} is the number of the expert. |context| has
-  // to outlive it.
+  // |stack| is the name of A; in the names of |modules|, {} is the index of the expert. |context| has to outlive it.
   ExpertAdapter(const LayerContext& context, const std::string& stack,
                 const std::vector<LayerAdapter::Module>& modules);
 
-  // |y|, the experts' results for |rows|, with what the pairs add. |ends| as for grouped_linear.
+  // Returns |y|, the experts' results for |rows|, plus the output of the adapter. |ends| as for grouped_linear.
   at::Tensor added_to(const at::Tensor& y, const at::Tensor& rows, const at::Tensor& ends) const;
 
  private:

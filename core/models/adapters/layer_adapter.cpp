@@ -17,7 +17,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kTiny = 1e-30;  // of squares: rows of padding are 0
+constexpr double kTiny = 1e-30;  // lower bound of squares: rows of padding are 0
 
 c10::ScalarType wide_type(const Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
@@ -132,7 +132,7 @@ Tensor LayerAdapter::low_rank(const Tensor& x, int64_t columns) const {
   return all.size() == 1 ? all.front() : at::cat(all, -1);
 }
 
-// Of all columns, m / |W'|; 1 where there is no pair.
+// Returns m / |W'| for all columns; 1 for those without an adapter.
 Tensor LayerAdapter::factors(const Tensor& weight, bool cut_by_inputs) const {
   std::vector<Tensor> all;
   int64_t next = 0, row = 0;

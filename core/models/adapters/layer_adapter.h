@@ -1,8 +1,8 @@
-// The low-rank pairs beside one linear layer of a model, and the layer with them; just the layer where the model has no
-// adapter or the layer is no target.
+// The LoRA matrices of one linear layer, and the layer together with them; the plain layer if the model has no adapter
+// or the layer is not a target.
 //
-// With DoRA the rows of W' = W + scale * B A are scaled to lengths m that are trained: y = x W'^T * m / |W'| + bias,
-// where the norms count as constants in the gradient, as in peft. They are computed without W': with W A^T and A A^T.
+// With DoRA the rows of W' = W + scale * B A are scaled to trained lengths m: y = x W'^T * m / |W'| + bias, where the
+// norms are constants in the gradient, as in peft. They are computed without W', from W A^T and A A^T.
 #pragma once
 
 #include <optional>
@@ -17,13 +17,13 @@ namespace concord {
 
 class LayerAdapter {
  public:
-  // What a layer's outputs are made of, in their order: the module and its columns on this rank.
+  // A module of the layer and its columns of the output on this rank, in order.
   struct Module {
     std::string name;
     int64_t columns;
   };
 
-  // Whether there is none beside the layer, or it adds nothing now.
+  // Whether the layer has no adapter, or the pass runs without it.
   bool is_off() const { return a_ == nullptr || context_->adapter_off; }
 
   LayerAdapter() = default;
@@ -36,8 +36,8 @@ class LayerAdapter {
                     const ParallelLinearOptions& options) const;
   at::Tensor row(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
                  const ParallelLinearOptions& options) const;
-  // The layer, not cut: every rank of the group has all of it, for its own tokens (routers, latents). Computed in
-  // |type| where that is another one than the model's.
+  // The whole layer on every rank, applied to the rank's own tokens (routers, latents). Computes in |type|, by default
+  // the model's.
   at::Tensor whole(const at::Tensor& x, const Parameter& weight, const Parameter* bias,
                    std::optional<c10::ScalarType> type = {}) const;
 
@@ -50,7 +50,7 @@ class LayerAdapter {
   };
 
   LowRank pair() const;
-  // What the pairs add to the results of |x|, all columns of them.
+  // Returns the adapter's output for |x|, all columns.
   at::Tensor low_rank(const at::Tensor& x, int64_t columns) const;
   bool scales() const { return !is_off() && !parts_.empty() && parts_.front().magnitude != nullptr; }
   at::Tensor factors(const at::Tensor& weight, bool cut_by_inputs) const;
@@ -65,7 +65,7 @@ class LayerAdapter {
   bool draws_apart_ = false;
 };
 
-// The norms of the rows of |weight|, in 32 bits or more; over |group| where its columns are split, else null.
+// Returns the norms of the rows of |weight|, in fp32 or fp64. |group| has the ranks that share the columns; null: none.
 at::Tensor row_norms(const at::Tensor& weight, ProcessGroup* group);
 
 }  // namespace concord

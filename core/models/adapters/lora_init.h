@@ -1,11 +1,11 @@
-// Pairs that begin as a part of the weights beside them, as peft's init_lora_weights has them: the model computes at
-// the start what it computed without them, W = R + scale B0 A0, and R stays in the place of W.
+// LoRA initialisation from the base weights, peft's init_lora_weights. At the start the model computes the same as
+// without the adapter: W = R + scale B0 A0, and R takes the place of W.
 //   pissa          the largest singular values: A0 = sqrt(S / scale) V^T, B0 = U sqrt(S / scale)       Meng 2024
-//   pissa_niter_N  the same by N iterations of a random subspace (Halko 2011), which is faster
+//   pissa_niter_N  like pissa, by N iterations of a random subspace (Halko 2011), which is faster
 //   olora          the first columns of Q and rows of R in W = Q R                                    Buyukakyuz 2024
 //
-// Files are of the weights W, not R: a pair is saved beside its beginning, [A; A0] and [B, -B0], a plain adapter of
-// twice the rank (peft's path_initial_model_for_weight_conversion). Threads: the one that builds the model.
+// Saved adapters refer to W, not R: files store [A; A0] and [B, -B0], a plain LoRA of twice the rank (peft's
+// path_initial_model_for_weight_conversion). Threads: one at a time.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,9 @@ namespace concord {
 struct PairValues {
   at::Tensor a_ri, b_or;
 };
-// Of |weight| [out, in] on the host, in fp32. |init| is one of the above; the same |seed| gives the same bits. Throws
-// ConfigError, with the sizes, for a rank above both of them.
+// Computes the initial A and B from |weight| [out, in] on the host, in fp32. |init| is one of the above; results depend
+// only on |seed| and the arguments. Throws ConfigError, with the sizes, if the rank exceeds both dimensions of the
+// weight.
 PairValues pair_from_weight(const at::Tensor& weight, const std::string& init, LowRankShape shape, uint64_t seed);
 
 class LoraInit {
@@ -36,10 +37,11 @@ class LoraInit {
   // A pair's parameter as it is in files, with the values there or with room for them.
   Parameter in_file(const Parameter& own) const;
   static Parameter room_for(const Parameter& own);
-  // What was read into room_for(own). The first time it is the beginning too; call subtract after all of them.
+  // Takes the values that were read into room_for(own). The first call also sets the initial values; call subtract()
+  // after all of them.
   void take(const Parameter& read, Parameter& own);
   bool is_known() const { return !values_.empty(); }
-  // Takes the beginnings off the weights. Once.
+  // Subtracts the initial scale B0 A0 from the weights. Call only once.
   void subtract(std::span<Parameter* const> parameters, const AdapterModules& adapter, const ShardPlace& place);
 
  private:

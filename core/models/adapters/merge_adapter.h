@@ -10,9 +10,8 @@
 
 namespace concord {
 
-// The adapter in |folder|, to |parameters|, the model's own ones of this rank. |model| are the files that they are
-// from. Throws ConfigError where the adapter is of another model, has DoRA's row lengths, or was trained on merged
-// ones.
+// Merges the adapter in |folder| into |parameters|, the model's parameters of this rank, which were read from |model|.
+// Throws ConfigError if the adapter belongs to a different model, uses DoRA, or was trained on merged adapters.
 void merge_adapter(const std::string& folder, std::span<Parameter* const> parameters, const ShardPlace& place,
                    const safetensors::Weights& model);
 

@@ -1,5 +1,5 @@
-// DeepSeek V3, R1 and Moonlight: attention through latents, experts as read_deepseek_experts has them. What their files
-// have for predicting further tokens is not used, as in transformers.
+// DeepSeek V3, R1 and Moonlight: latent attention, experts by read_deepseek_experts. As in transformers, MTP layers in
+// the files are not used by default.
 #include <fmt/core.h>
 
 #include <cmath>

@@ -23,10 +23,10 @@ struct Family {
   void (*describe)(const ConfigReader& read, ModelConfig& model);
   double default_rope_theta = 10000;
   double default_partial_rotary_factor = 0;  // 0: the whole head is rotated, and the file may not say otherwise
-  double default_window_rope_theta = 0;      // of layers with a window; 0: they have the rope of the others
+  double default_window_rope_theta = 0;      // rope_theta of layers with a window; 0: that of other layers
   const char* activation_key = "hidden_act";
   const char* activation = "silu";  // the only one
-  // A model with images whose text_config is of this family, which is then read as a text model of its own; null: none.
+  // model_type of a multimodal model whose text_config is of this family; it is read as a text model. Null: none.
   const char* whole_model_type = nullptr;
   const char* whole_architecture = nullptr;
   const char* text_defaults = "{}";  // the values that transformers uses if text_config has none, as JSON
@@ -62,18 +62,18 @@ void read_qwen_windows(const ConfigReader& read, ModelConfig& model,
 // The windows of Gemma and GPT-OSS: sliding_window, |window| if it is missing, for the layers of layer_types, and for
 // all but every |pattern|th if that is missing.
 void read_alternating_windows(const ConfigReader& read, ModelConfig& model, int64_t window, int64_t pattern);
-// What all versions of Gemma have in common. Caps of 0: there are none, whatever the file says of that of scores.
+// Defaults that differ between versions of Gemma. A cap of 0 disables it, even if the file sets one for scores.
 struct GemmaDefaults {
   double score_cap, logit_cap;
-  int64_t pattern;  // every so many layers one is without a window
+  int64_t pattern;  // every Nth layer has no window
 };
 void read_gemma(const ConfigReader& read, ModelConfig& model, const GemmaDefaults& defaults);
 // Qwen's files with experts: which layers have them (decoder_sparse_step, mlp_only_layers) and their sizes.
 void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
-// What all families with experts have in common: the numbers of experts, the loss that balances them.
+// Reads the number of experts and the loss that balances them, common to all families with experts.
 void read_expert_counts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
-// Those of DeepSeek V3 and its like: sigmoid scores, a bias that only chooses, groups of experts, a shared one without
-// a gate, and a few dense layers before the first with experts.
+// Reads the experts of DeepSeek V3 and similar models: sigmoid scores, a bias for the choice only, groups of experts, a
+// shared expert without a gate, and a few dense layers before the first with experts.
 void read_deepseek_experts(const ConfigReader& read, ModelConfig& model, const DeepseekDefaults& defaults);
 // Qwen 3, Llama: one key for the biases of q, k, v and the output.
 void read_attention_bias(const ConfigReader& read, ModelConfig& model);

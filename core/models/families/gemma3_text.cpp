@@ -1,5 +1,5 @@
-// Gemma 3, its text models: Gemma 2 with norms of q and k and another rope on layers with a window, which are five of
-// six; no caps. Of the models with images (gemma3) the text part is read, and saved as such a text model.
+// Gemma 3, text models: Gemma 2 with norms of q and k, no caps, and a different rope on layers with a window, which are
+// five of six. Multimodal models (gemma3) are read and saved as their text model.
 #include "core/models/families/family.h"
 
 namespace concord {

@@ -1,6 +1,6 @@
-// GLM 4.5 and 4.6: rope on the first half of each head, optional norms of q and k, experts behind sigmoid scores and a
-// bias that only chooses, a shared expert without a gate, and a few dense layers before the first with experts. What
-// their files have for predicting further tokens is not used, as in transformers.
+// GLM 4.5 and 4.6: rope on the first half of each head, optional norms of q and k, experts with sigmoid scores and a
+// bias for the choice only, a shared expert without a gate, and a few dense layers before the first with experts. As in
+// transformers, MTP layers in the files are not used by default.
 #include "core/models/families/family.h"
 
 namespace concord {

@@ -1,5 +1,5 @@
-// GPT-OSS: experts in all layers with biases and an activation of their own, softmax over the chosen logits only, sinks
-// in attention, windows on every other layer, biases everywhere, YaRN.
+// GPT-OSS: experts in all layers, with biases and a custom activation, softmax over the chosen logits only, sinks in
+// attention, windows on every other layer, biases everywhere, YaRN.
 #include "core/models/families/family.h"
 
 namespace concord {

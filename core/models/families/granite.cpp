@@ -1,4 +1,4 @@
-// Granite 3: Llama with factors of its own for embeddings, residuals, scores and logits.
+// Granite 3: Llama with factors for embeddings, residuals, scores and logits.
 #include "core/models/families/family.h"
 
 namespace concord {

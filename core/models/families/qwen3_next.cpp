@@ -1,6 +1,6 @@
 // Qwen 3 Next: three of four layers have a gated delta net, the others attention with a gate on its output and rope on
-// a quarter of each head. Norms multiply by 1 + their weight; experts, and a shared one behind a gate. What its files
-// have for predicting further tokens is not used, as in transformers.
+// a quarter of each head. Norms multiply by 1 + their weight; experts, and a shared expert with a gate. As in
+// transformers, MTP layers in the files are not used by default.
 #include <fmt/core.h>
 
 #include "core/models/families/family.h"

@@ -14,9 +14,10 @@ namespace concord {
 
 class AttentionLayer {
  public:
-  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  // The attention of layer |number| of the model. |context| has to outlive it and every backward.
   AttentionLayer(const LayerContext& context, int64_t number);
-  // The stream with its own branch, to be added, in place of the former, which has been.
+  // Returns the residual stream with this layer's output as its pending branch. The branch pending in |stream| has been
+  // added.
   Residual forward(const Residual& stream, const SharedInputs& inputs) const;
 
  private:
@@ -35,7 +36,7 @@ class AttentionLayer {
   int64_t number_;
   std::string name_;
   int64_t heads_, kv_heads_;  // of this rank
-  int64_t key_columns_;       // of keys, or values, that this rank projects: its key heads, or a part of its one
+  int64_t key_columns_;       // columns of keys (or values) on this rank: its key heads, or a part of one
   int64_t window_;
   bool rotates_;
   bool has_window_rope_;

@@ -21,7 +21,7 @@ using at::Tensor;
 
 namespace {
 
-// Of packed sequences, or of the only ones.
+// Returns the lengths of packed sequences, or |tokens| if they are not packed.
 std::vector<int64_t> lengths_of(const std::vector<int64_t>& cu_seqlens, int64_t tokens) {
   if (cu_seqlens.empty()) return {tokens};
   std::vector<int64_t> lengths;
@@ -71,7 +71,7 @@ Tensor DeltaLayer::own_taps() const {
   return at::cat({own_part(parts[0]), own_part(parts[1]), own_part(parts[2])}, 0);
 }
 
-// In generation it goes on from the last inputs before, and leaves its own last ones: those of the row, not padding.
+// In generation, continues with the cached last inputs and caches its own last inputs of each row, without padding.
 Tensor DeltaLayer::convolve(const Tensor& qkv_bsc, const LayerInputs& inputs) const {
   const Tensor weight = own_taps();
   if (inputs.cache == nullptr) return causal_conv(qkv_bsc, weight, inputs.cu_seqlens);

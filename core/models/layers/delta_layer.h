@@ -16,9 +16,10 @@ namespace concord {
 
 class DeltaLayer {
  public:
-  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  // The gated delta net of layer |number| of the model. |context| has to outlive it and every backward.
   DeltaLayer(const LayerContext& context, int64_t number);
-  // The stream with its own branch, to be added, in place of the former, which has been.
+  // Returns the residual stream with this layer's output as its pending branch. The branch pending in |stream| has been
+  // added.
   Residual forward(const Residual& stream, const SharedInputs& inputs) const;
 
  private:
@@ -27,7 +28,7 @@ class DeltaLayer {
   at::Tensor mix(const at::Tensor& projected_sbc, const LayerInputs& inputs) const;
   // All tokens of the heads that this rank mixes: q, k, v, z, b, a of each key head. -> bskc each
   std::vector<at::Tensor> own_heads(const at::Tensor& projected_sbc, std::span<const int64_t> lengths) const;
-  // Of what a parameter has for the heads of the tensor-parallel rank, side by side, those that this rank mixes.
+  // Selects the heads that this rank mixes from a parameter of the tensor-parallel rank's heads.
   at::Tensor own_part(const at::Tensor& x) const;
   at::Tensor own_taps() const;
   at::Tensor convolve(const at::Tensor& qkv_bsc, const LayerInputs& inputs) const;

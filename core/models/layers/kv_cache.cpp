@@ -39,7 +39,7 @@ void KvCache::begin(const NewTokens& tokens) {
   }
   counts_ = tokens.counts;
   seen_ = lengths_ + counts_;
-  place_ = lengths_.clamp_max(sizes_.capacity - 1);  // of a full row, which has nothing new
+  place_ = lengths_.clamp_max(sizes_.capacity - 1);  // position for a full row, which receives nothing
 }
 
 LayerAngles KvCache::angles() const {

@@ -23,7 +23,7 @@
 
 namespace concord {
 
-// Of all rows, on the device.
+// The new tokens of all rows, on the device.
 struct NewTokens {
   at::Tensor ids;     // int64 [B, S]; S > 1 in the first step only
   at::Tensor counts;  // int64 [B]: how many of the S are the row's; the others are padding. 0 after the first step: the
@@ -52,14 +52,14 @@ class KvCache {
   // A step: begin, then each layer's attend, then end. Throws Error for tokens that do not fit; that a row which still
   // gets tokens is not full is for the caller to see to, who knows the lengths.
   void begin(const NewTokens& tokens);
-  // Those of the new tokens: [S, 1, r], or [1, B, r] where rows are at different positions.
+  // Returns the angles of the new tokens: [S, 1, r], or [1, B, r] if rows are at different positions.
   LayerAngles angles() const;
   // Keeps |k| and |v| [B, S, kv_heads, n], of layer |number| of the model, and returns what |q| [B, S, heads, n] sees.
   at::Tensor attend(int64_t number, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const AttentionOptions& options);
   void end();
 
-  // What a layer keeps that has no keys; undefined at first.
+  // State of a layer without keys (gated delta net); undefined at first.
   struct LayerState {
     at::Tensor inputs;  // [B, K - 1, channels]: the last ones of its convolution
     at::Tensor state;   // [B, heads, n, m]
@@ -67,7 +67,7 @@ class KvCache {
   const LayerState& state_of(int64_t number) const { return states_[index_of(number)]; }
   void keep_inputs(int64_t number, const at::Tensor& inputs) { keep(inputs, &states_[index_of(number)].inputs); }
   void keep_state(int64_t number, const at::Tensor& state) { keep(state, &states_[index_of(number)].state); }
-  at::Tensor is_real(int64_t tokens) const;  // bool [B, tokens]: those of this step that are no padding
+  at::Tensor is_real(int64_t tokens) const;  // bool [B, tokens]: tokens of this step that are not padding
   // The last |count| of |x| [B, count + tokens of this step, channels] in each row, without its padding.
   at::Tensor last_of_rows(const at::Tensor& x, int64_t count) const;
 
@@ -78,12 +78,12 @@ class KvCache {
   Sizes sizes_;
   LayerAngles angles_;
   at::TensorOptions options_;
-  std::vector<at::Tensor> keys_, values_;  // of each layer: [rows, capacity, kv_heads, head_dim]
+  std::vector<at::Tensor> keys_, values_;  // one per layer: [rows, capacity, kv_heads, head_dim]
   std::vector<LayerState> states_;
   at::Tensor row_;      // int64 [rows]: 0, 1, ...
   at::Tensor lengths_;  // int64 [rows]: tokens before this step
-  at::Tensor counts_;   // int64 [rows]: of this step
-  at::Tensor seen_;     // int64 [rows]: with those of this step
+  at::Tensor counts_;   // int64 [rows]: tokens of this step
+  at::Tensor seen_;     // int64 [rows]: tokens including this step
   at::Tensor place_;    // int64 [rows]: where the one token of this step goes
   int64_t longest_ = 0;
   int64_t step_ = 0;  // tokens of this step

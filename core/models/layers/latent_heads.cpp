@@ -13,7 +13,7 @@ using at::Tensor;
 
 namespace {
 
-constexpr double kLatentEps = 1e-6;  // of the norms of latents, whatever the other norms have
+constexpr double kLatentEps = 1e-6;  // epsilon of the norms of latents
 
 }  // namespace
 

@@ -1,11 +1,11 @@
-// The queries, keys and values of multi-head latent attention (core/models/latent_config.h): a token is projected to
-// its latents, these are normed, and the heads are made of them.
+// The queries, keys and values of multi-head latent attention (latent_config.h): a token is projected to its latents,
+// which are normed and projected to the heads.
 //
 //   q, c, r = qkv_a(norm(x))          latents of queries, of keys and values, and the key part that all heads share
 //   q_i     = q_b(norm(q))            or q_proj(norm(x)), where queries have no latent
 //   k_i v_i = kv_b(norm(c)),  k_i = [k_i, rope(r)],  the last part of q_i is rotated too
 //
-// Latents are small, so every tensor-parallel rank has those of its tokens whole, and makes its own heads of them.
+// Latents are small, so every tensor-parallel rank holds the whole latents of its tokens and computes its own heads.
 #pragma once
 
 #include "core/models/adapters/layer_adapter.h"
@@ -18,7 +18,7 @@ namespace concord {
 struct HeadsOfSum {
   at::Tensor sum_pbh;
   Heads heads;
-  at::Tensor gate_sbc = {};  // of the heads' outputs, before its sigmoid; undefined: there is none
+  at::Tensor gate_sbc = {};  // gate of the heads' outputs, before the sigmoid; undefined: none
 };
 
 class LatentHeads {
@@ -26,7 +26,7 @@ class LatentHeads {
   // |name| is what the names of its parameters begin with, |norm| that of the layer's input. |context| has to outlive
   // it and every backward.
   LatentHeads(const LayerContext& context, const std::string& name, const Parameter* norm);
-  // Value heads may be of another width than those of queries and keys.
+  // Returns the sum of |stream| and its heads. Value heads may have a different width than query and key heads.
   HeadsOfSum heads_of(const Residual& stream, const LayerInputs& inputs) const;
 
  private:

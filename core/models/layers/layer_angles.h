@@ -7,7 +7,7 @@ namespace concord {
 
 struct LayerAngles {
   at::Tensor cos, sin;                // one row per position
-  at::Tensor window_cos, window_sin;  // of layers with a window; undefined: the same
+  at::Tensor window_cos, window_sin;  // angles of layers with a window; undefined: same as others
 
   template <class Change>
   LayerAngles each(const Change& change) const {

@@ -1,14 +1,13 @@
-// Dropout inside a model, the same under any layout: what is dropped is a function of the seed, the step, the row of
-// the global batch, the place in the model and the position in the whole, and of nothing that a rank happens to have.
-// So tensor, sequence, context, pipeline and data parallelism and recomputation all drop what one process drops, and a
-// resumed run needs no state.
+// Dropout inside a model, identical under any layout: the mask is a function of the seed, the step, the row of the
+// global batch, the site in the model and the position in the whole tensor. So tensor, sequence, context, pipeline and
+// data parallelism and recomputation all drop what one process drops, and a resumed run needs no state.
 //
-// Places are Megatron's: hidden_dropout after the embedding and of what attention and MLP add to the residual stream,
-// attention_dropout of the probabilities after the softmax (core/ops/attention/attention_dropout.h). Only where there
-// is a gradient, and in the micro-batches of a step of training (MicroBatch::draws). Element h of the token at position
-// t of a row is dropped by the uniform number at position t * hidden_size + h of the stream
+// Sites are Megatron's: hidden_dropout after the embedding and on the outputs of attention and MLP, attention_dropout
+// on the probabilities after the softmax (attention_dropout.h). It applies only under autograd and to micro-batches of
+// a training step (MicroBatch::draws). Element h of the token at position t of a row is dropped by the uniform number
+// at position t * hidden_size + h of the stream
 //   key = seed * 2^32 + step,   subsequence = site * 2^32 + row.
-// Of packed sequences t counts over all of the micro-batch, which is one row.
+// For packed sequences t counts over the whole micro-batch, which is one row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,18 +21,18 @@ namespace concord {
 
 inline constexpr uint64_t kEmbeddingSite = 0;
 enum class DropoutPart : uint64_t { attention_probabilities = 1, attention = 2, mlp = 3 };
-// Of layer |number|, from 0.
+// Returns the site of |part| in layer |number|, counted from 0.
 constexpr uint64_t dropout_site(int64_t number, DropoutPart part) {
   return static_cast<uint64_t>(number) * 3 + static_cast<uint64_t>(part);
 }
 
-// Of one micro-batch on one rank.
+// Dropout of one micro-batch on one rank.
 struct LayerDropout {
   double hidden = 0;  // probabilities
   double attention = 0;
   uint64_t key = 0;
-  int64_t first_row = 0;         // of the micro-batch, in the global batch
-  std::vector<TokenRun> tokens;  // that this rank has between layers, in their order
+  int64_t first_row = 0;         // first row of the micro-batch in the global batch
+  std::vector<TokenRun> tokens;  // this rank's tokens between layers, in order
 };
 
 // |x| [p, b, h] (core/models/layers/layer_context.h), some of it dropped and the rest divided by 1 - p.

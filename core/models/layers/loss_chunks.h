@@ -1,5 +1,5 @@
-// The tokens of a micro-batch in pieces, for losses whose logits never exist whole: at 151,936 columns those of 16,384
-// tokens are 5 GB in bf16. What is made of a piece's logits, and when: output_layer.h.
+// The tokens of a micro-batch in chunks, for losses whose logits never exist as a whole: with 151,936 columns those of
+// 16,384 tokens take 5 GB in bf16. output_layer.h says when chunks are used.
 //
 // Example, given const at::Tensor& normed_pbh, const at::Tensor& labels_sb,
 //     at::Tensor losses_of(const at::Tensor& normed_pbh, const at::Tensor& labels_sb):
@@ -21,7 +21,7 @@ namespace concord {
 
 struct LossChunk {
   at::Tensor normed_pbh;  // this rank's positions
-  at::Tensor labels_sb;   // of those of all ranks, one rank after the other
+  at::Tensor labels_sb;   // labels of all ranks' positions, rank by rank
 };
 
 class LossChunks {
@@ -31,7 +31,7 @@ class LossChunks {
   LossChunks(const at::Tensor& normed_pbh, const at::Tensor& labels_sb, int64_t tokens, int64_t ranks);
 
   const std::vector<LossChunk>& list() const { return chunks_; }
-  // What was made of each chunk, [b, tokens of it], in the order of the sequence: [b, s].
+  // Concatenates results of the chunks, [b, tokens of the chunk] each, in the order of the sequence: [b, s].
   at::Tensor joined(const std::vector<at::Tensor>& parts) const;
   TokenStatistics joined(const std::vector<TokenStatistics>& parts) const;
 

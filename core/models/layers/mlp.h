@@ -25,9 +25,10 @@ class GatedMlp {
 
 class Mlp {
  public:
-  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  // The MLP of layer |number| of the model. |context| has to outlive it and every backward.
   Mlp(const LayerContext& context, int64_t number);
-  // The stream with its own branch, to be added, in place of the former, which has been.
+  // Returns the residual stream with this layer's output as its pending branch. The branch pending in |stream| has been
+  // added.
   Residual forward(const Residual& stream) const;
 
  private:

@@ -39,7 +39,7 @@ Tensor padded_rows(const Tensor& x, int64_t rows, int64_t padding = 0) {
   return x.size(0) == rows ? x : at::constant_pad_nd(x, {0, 0, 0, rows - x.size(0)}, padding);
 }
 
-// The backward of a narrow is a copy, so none where all rows are meant.
+// Avoids a narrow of all rows: its backward is a copy.
 Tensor first_rows(const Tensor& x, int64_t rows) { return x.size(0) == rows ? x : x.narrow(0, 0, rows); }
 
 int64_t largest(int64_t own, ProcessGroup& group, at::Device device) {

@@ -19,9 +19,10 @@ namespace concord {
 
 class MoeMlp {
  public:
-  // Of layer |number| of the model. |context| has to outlive it and every backward.
+  // The experts of layer |number| of the model. |context| has to outlive it and every backward.
   MoeMlp(const LayerContext& context, int64_t number);
-  // The stream with its own branch, to be added, in place of the former, which has been.
+  // Returns the residual stream with this layer's output as its pending branch. The branch pending in |stream| has been
+  // added.
   Residual forward(const Residual& stream, const SharedInputs& inputs) const;
 
  private:
@@ -29,30 +30,31 @@ class MoeMlp {
   at::Tensor router_logits(const at::Tensor& normed_pbh) const;
   Routing route(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
   bool has_capacity() const { return context_.moe.expert_capacity_factor > 0; }
-  // Choices beyond the capacity of their expert get no weight, and an expert that is not there.
+  // Drops choices beyond the capacity of their expert: their weight becomes 0 and their expert an index past the last.
   void drop_choices(Routing* routing, const SharedInputs& inputs) const;
-  // The ranks that must agree on a number of tokens: those whose tokens meet, and, since rows are padded to it, those
-  // that they are sent to.
+  // The ranks that must agree on a number of tokens: those whose tokens are combined, and if rows are padded to it,
+  // those that rows are sent to.
   ProcessGroup& sharing() const { return context_.moe.pad_expert_input_to_capacity ? *context_.tp_ep : *context_.etp; }
-  // The largest number of tokens that one of these has. Waits: on the host, in one layer of a micro-batch, if they may
-  // differ.
+  // Returns the maximum number of tokens on the ranks of sharing(). Waits: on the host, in one layer of a micro-batch,
+  // if numbers may differ.
   int64_t max_tokens_per_rank(const at::Tensor& normed_pbh, const SharedInputs& inputs) const;
-  // Rows that an expert takes at most, of |tokens| on each rank of etp that has other ones.
+  // Returns the expert capacity in rows, for |tokens| distinct tokens per ETP rank.
   int64_t capacity_per_expert(int64_t tokens) const;
-  // The two halves of the shared expert, each while rows are under way to the experts of other ranks or back; without
-  // such ranks in the same order.
+  // The two halves of the shared expert; each overlaps one all-to-all (dispatch, combine). Without other ranks they run
+  // in the same order.
   struct SharedHalves {
     OverlappedWork first, second;
   };
-  // Of this rank's tokens, padded to |rows| of them.
+  // Returns the outputs of the chosen experts for this rank's tokens, padded to |rows| rows.
   at::Tensor chosen_experts(const at::Tensor& normed_pbh, int64_t rows, const Routing& routing,
                             const SharedHalves& shared) const;
-  // [n, h] of all experts one after the other, until |ends| -> their results. Rows after these, which no expert takes,
-  // become 0; an expert has at most |room| of them. Waits: on the host, if ep has ranks and rows are not padded.
+  // Returns the experts' outputs for |rows| [n, h], which are sorted by expert, until |ends|. Rows after these, which
+  // no expert takes, become 0; an expert has at most |room| rows. Waits: on the host, if ep has several ranks and rows
+  // are not padded.
   at::Tensor dispatch_and_combine(const at::Tensor& rows, const at::Tensor& ends, int64_t room,
                                   const SharedHalves& shared) const;
   at::Tensor dispatched(const at::Tensor& rows, const MoeDispatch& plan, const SharedHalves& shared) const;
-  // The same of this rank's experts.
+  // Runs this rank's experts; arguments as in dispatch_and_combine.
   at::Tensor run_experts(const at::Tensor& rows, const at::Tensor& ends) const;
   at::Tensor expert_linear(const at::Tensor& rows, const Parameter& stack, const ExpertAdapter& adapter,
                            const at::Tensor& ends) const;

@@ -43,7 +43,7 @@ Tensor balanced_scores(const Tensor& wide_pbe, const ExpertConfig& experts) {
   return sigmoids_pbe / (sigmoids_pbe.sum(-1, /*keepdim=*/true) + 1e-20);
 }
 
-// Whose best scores an expert is among, where that is not what the router chose by.
+// Returns the tokens for which an expert is among the best scores, if the router did not choose by the scores alone.
 Tensor counted_choices(const Tensor& scores_pbe, const Tensor& chosen_be, const ExpertConfig& experts) {
   if (experts.bias.empty() && experts.n_group == 1) return chosen_be;
   return count_choices(std::get<1>(at::topk(scores_pbe, experts.num_experts_per_tok, -1)), experts.num_experts);

@@ -29,15 +29,15 @@ class Fp8Layers {
   void forget_weights();
   // Whether the inputs of later passes count; in passes of training.
   void count_inputs(bool count);
-  // After a step; |updated| is false where it was skipped, so that what was seen in it does not count. All ranks of
-  // |group|, those that have these layers, call it; waits for them as Work::wait does.
+  // Ends a step. |updated| is false if the step was skipped, so that its amax values are dropped. All ranks of |group|,
+  // which are those that have these layers, call it. Waits: for them, as Work::wait does.
   void end_step(bool updated, ProcessGroup& group);
 
   // In the files of a checkpoint, fp8.safetensors: "<weight>.amax_history" [steps, 3], newest first. |writes|: this
   // rank is the one of |group| that does.
   SavedTensors saved(bool writes) const;
-  // From the folder of a checkpoint; nothing where it has none of them. Throws ConfigError with the tensor that is
-  // missing or has another shape.
+  // Loads the state from the folder of a checkpoint, if it has one. Throws ConfigError, with the tensor, if one is
+  // missing or its shape differs.
   void load(const std::string& folder);
 
  private:

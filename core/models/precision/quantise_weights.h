@@ -8,9 +8,9 @@
 
 namespace concord {
 
-// Replaces the values of those of |parameters| that are frozen and of linear layers, one after the other, on the host:
-// the values that they have then do not depend on the layout. Every rank calls it. Waits: for the others of the
-// tensor-parallel group. Throws ConfigError, with the weight and its sizes, where a rank's inputs are no whole blocks.
+// Quantises those of |parameters| that are frozen weights of linear layers, one after the other, on the host; the
+// resulting values do not depend on the layout. Every rank calls it. Waits: for the tensor-parallel group. Throws
+// ConfigError, with the weight and its sizes, if a rank's inputs are not a multiple of the block size.
 void quantise_weights(std::span<Parameter* const> parameters, ParallelContext& context);
 
 }  // namespace concord

@@ -217,7 +217,8 @@ TEST_F(Merge, GivesTheWeightsThatPeftGives) {
 }
 
 TEST_F(Merge, RefusesWhatDoesNotFit) {
-  EXPECT_THAT(merge("", "adapter").err, AllOf(HasSubstr("base_model_name_or_path 'hf/qwen2-tiny' is no folder here")));
+  EXPECT_THAT(merge("", "adapter").err,
+              AllOf(HasSubstr("base_model_name_or_path 'hf/qwen2-tiny' is not a folder here")));
   EXPECT_THAT(merge("model", "model").err, HasSubstr("neither adapter_model.safetensors nor"));
   EXPECT_THAT(convert("adapter", "new").err, HasSubstr("concord merge --adapter"));
   const std::string config = read_file(path("adapter/adapter_config.json"));
@@ -228,7 +229,7 @@ TEST_F(Merge, RefusesWhatDoesNotFit) {
     return merge("model", "adapter").err;
   };
   EXPECT_THAT(with("\"r\": 4", "\"r\": 5"), HasSubstr("do not have the rank 5"));
-  EXPECT_THAT(with("\"q_proj\",", ""), AllOf(HasSubstr("q_proj.lora_A.weight"), HasSubstr("is no target")));
+  EXPECT_THAT(with("\"q_proj\",", ""), AllOf(HasSubstr("q_proj.lora_A.weight"), HasSubstr("is not a target")));
   EXPECT_FALSE(fs::exists(path("merged")));
   write_file(path("adapter/adapter_config.json"), config);
   fs::remove(path("model/model.safetensors"));
