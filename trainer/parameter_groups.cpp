@@ -35,10 +35,10 @@ bool is_embedding(const ShardSpec& parameter) { return parameter.name.find("embe
 }  // namespace
 
 ParameterGroups::Pattern ParameterGroups::compiled(const std::string& text, const char* argument) {
-  constexpr size_t kLongest = 4096;
-  if (text.empty() || text.size() > kLongest) {
+  constexpr size_t kMaxPatternLength = 4096;
+  if (text.empty() || text.size() > kMaxPatternLength) {
     throw ConfigError(
-        fmt::format("{} has a pattern of {} letters; must be from 1 to {}", argument, text.size(), kLongest));
+        fmt::format("{} has a pattern of {} letters; must be from 1 to {}", argument, text.size(), kMaxPatternLength));
   }
   try {
     return {text, std::regex(text)};

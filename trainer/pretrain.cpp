@@ -191,13 +191,13 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   return output;
 }
 
-TrainOutput pretrain(std::span<const std::string> words, const PretrainParameters& parameters) {
+TrainOutput pretrain(std::span<const std::string> args, const PretrainParameters& parameters) {
   if (parameters.model_type != ModelType::encoder_or_decoder) {
     throw ConfigError("model_type is encoder_and_decoder; only encoder_or_decoder is supported");
   }
   ExtraArguments extra;
   if (parameters.extra_args_provider) parameters.extra_args_provider(extra);
-  const CommandLine line = parse_command_line(words, {&extra, parameters.args_defaults});
+  const CommandLine line = parse_command_line(args, {&extra, parameters.args_defaults});
   if (line.help || line.print_config) {
     fmt::print("{}", line.help ? arguments_help() + extra.help() : to_yaml(line.arguments));
     return {};

@@ -1,7 +1,7 @@
 // A whole training run in one call, as in Megatron; `concord train` is this without user code.
 //
-// Example, given const std::vector<std::string>& words, ForwardStep forward_step:
-//   const TrainOutput output = pretrain(words, {.forward_step_func = forward_step});
+// Example, given const std::vector<std::string>& args, ForwardStep forward_step:
+//   const TrainOutput output = pretrain(args, {.forward_step_func = forward_step});
 //
 // Every parameter may be omitted: the data, the model and the loss are then those of the arguments. examples/pretrain
 // uses them all. Every process of the job calls it. It checks all it can, joins the job, builds the model, and only
@@ -68,8 +68,8 @@ struct PretrainParameters {
   ComputeMetrics compute_metrics = {};
 };
 
-// |words| are the arguments of the program, as `concord train` takes them. --help and --print_config print to standard
+// |args| are the arguments of the program, as in `concord train`. --help and --print_config print to standard
 // output and do no more. Throws as run_training does.
-TrainOutput pretrain(std::span<const std::string> words, const PretrainParameters& parameters);
+TrainOutput pretrain(std::span<const std::string> args, const PretrainParameters& parameters);
 
 }  // namespace concord

@@ -7,9 +7,9 @@
 namespace concord {
 namespace {
 
-constexpr int kAlikeBefore = 2;  // the first step often differs from the rest: kernels are loaded and selected
-constexpr int kMaxWasted = 3;    // recordings; steps that keep changing are not worth more of them
-constexpr int kLasting = 100;    // replays after which a recording was not wasted
+constexpr int kIdenticalBefore = 2;  // the first step often differs from the rest: kernels are loaded and selected
+constexpr int kMaxWasted = 3;        // recordings; steps that keep changing are not worth more of them
+constexpr int kLasting = 100;        // replays after which a recording was not wasted
 
 bool have_one_shape(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() == b.defined() && (!a.defined() || a.sizes() == b.sizes());
@@ -44,13 +44,13 @@ StepGraph::StepGraph(c10::Device device, bool is_wanted, Enqueue enqueue, Replay
 at::Tensor StepGraph::run(PassInputs inputs) {
   if (!is_wanted_ || inputs.defer_reduction) return enqueue_(inputs).losses;
   if (can_replay(first_, inputs)) {
-    ++alike_;
+    ++identical_;
   } else {
-    alike_ = 0;
+    identical_ = 0;
     first_ = inputs;
     end_recording();
   }
-  if (!work_ && alike_ >= kAlikeBefore && wasted_ < kMaxWasted) begin_recording(inputs);
+  if (!work_ && identical_ >= kIdenticalBefore && wasted_ < kMaxWasted) begin_recording(inputs);
   return work_ ? run_recorded(inputs) : enqueue_(inputs).losses;
 }
 

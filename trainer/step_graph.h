@@ -63,7 +63,7 @@ class StepGraph {
   Enqueue enqueue_;
   Replayed replayed_;
   PassInputs first_;                     // inputs of the first of the identical steps
-  int alike_ = 0;                        // identical steps after |first_|
+  int identical_ = 0;                    // identical steps after |first_|
   int replays_ = 0;                      // replays of the current recording
   int wasted_ = 0;                       // short-lived recordings
   PassInputs fixed_;                     // inputs that the recording reads

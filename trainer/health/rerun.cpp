@@ -26,13 +26,13 @@ const std::vector<Looks>& all_looks() {
 }
 
 std::string conditions(const RerunObservation& observation) {
-  std::vector<std::string_view> words;
-  if (observation.symptom) words.emplace_back("symptom");
-  if (observation.damage) words.emplace_back("damage");
-  if (observation.intact) words.emplace_back("intact");
-  if (observation.replicas) words.emplace_back("replicas");
-  if (observation.blames_any) words.emplace_back("blames any");
-  return words.empty() ? "nothing" : fmt::format("{}", fmt::join(words, ", "));
+  std::vector<std::string_view> names;
+  if (observation.symptom) names.emplace_back("symptom");
+  if (observation.damage) names.emplace_back("damage");
+  if (observation.intact) names.emplace_back("intact");
+  if (observation.replicas) names.emplace_back("replicas");
+  if (observation.blames_any) names.emplace_back("blames any");
+  return names.empty() ? "nothing" : fmt::format("{}", fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -61,8 +61,8 @@ std::string_view to_string(RerunState state) {
   }
 }
 
-std::string_view to_string(StepDecision fate) {
-  switch (fate) {
+std::string_view to_string(StepDecision decision) {
+  switch (decision) {
     case StepDecision::update: return "update";
     case StepDecision::skip: return "skip";
     default: return "stop";

@@ -82,7 +82,7 @@ enum class StepDecision {
   skip,    // no update
   stop,
 };
-std::string_view to_string(StepDecision fate);
+std::string_view to_string(StepDecision decision);
 // With RerunAction::go_on, the result of a repetition is used after a transient fault or repaired weights, and an
 // inherent spike is applied. A faulty device or a gradient that is not finite still stops the run. Damaged weights stop
 // the run whatever the action is: the steps after a skipped one would be wrong too.

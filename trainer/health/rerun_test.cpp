@@ -64,21 +64,21 @@ TEST(Rerun, EverySequenceOfObservationsEndsWithAVerdict) {
 // All combinations of verdict, symptom and action.
 TEST(Rerun, WhatBecomesOfAStep) {
   using enum RerunState;
-  const auto fate = [](RerunState verdict, Symptom symptom, const char* action) {
+  const auto decision = [](RerunState verdict, Symptom symptom, const char* action) {
     return to_string(decide_step(verdict, symptom, rerun_action(action)));
   };
   for (const Symptom symptom : {Symptom::not_finite, Symptom::spike}) {
     const bool is_spike = symptom == Symptom::spike;
-    for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(fate(fine, symptom, action), "update");
-    for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(fate(damaged, symptom, action), "stop");
+    for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(decision(fine, symptom, action), "update");
+    for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(decision(damaged, symptom, action), "stop");
     for (const RerunState verdict : {transient, repaired, persistent, inherent}) {
-      EXPECT_EQ(fate(verdict, symptom, "stop"), "stop");
-      EXPECT_EQ(fate(verdict, symptom, "skip"), "skip");
+      EXPECT_EQ(decision(verdict, symptom, "stop"), "stop");
+      EXPECT_EQ(decision(verdict, symptom, "skip"), "skip");
     }
-    EXPECT_EQ(fate(transient, symptom, "continue"), "update");
-    EXPECT_EQ(fate(repaired, symptom, "continue"), "update");
-    EXPECT_EQ(fate(persistent, symptom, "continue"), "stop");
-    EXPECT_EQ(fate(inherent, symptom, "continue"), is_spike ? "update" : "stop");
+    EXPECT_EQ(decision(transient, symptom, "continue"), "update");
+    EXPECT_EQ(decision(repaired, symptom, "continue"), "update");
+    EXPECT_EQ(decision(persistent, symptom, "continue"), "stop");
+    EXPECT_EQ(decision(inherent, symptom, "continue"), is_spike ? "update" : "stop");
   }
 }
 

@@ -45,7 +45,7 @@ struct StepValidator::Finding {
   std::vector<int64_t> suspects;  // ranks
   std::string damage;             // ranks and names of damaged weights; empty: none
 
-  std::string words() const;
+  std::string message() const;
   std::optional<int64_t> culprit() const { return suspects.size() == 1 ? std::optional(suspects[0]) : std::nullopt; }
 };
 
@@ -58,7 +58,7 @@ bool have_same_bits(double a, double b) {
 }  // namespace
 
 // Returns a message with the symptom, the verdict and the suspects.
-std::string StepValidator::Finding::words() const {
+std::string StepValidator::Finding::message() const {
   const std::string seen = fmt::format("step {} has {} (loss {:.6g}, gradient norm {:.6g})", step,
                                        symptom == Symptom::spike ? "a spike" : "numbers that are not finite",
                                        numbers.loss, numbers.grad_norm);
@@ -183,20 +183,20 @@ StepAttempt StepValidator::investigate(const StepInputs& inputs, const StepAttem
 
 // Applies the verdict: stops, skips the step, or returns the attempt to use.
 StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& finding, const Repetition& last) {
-  const StepDecision fate = decide_step(finding.state, finding.symptom, options_.action);
-  if (fate == StepDecision::stop) {
-    if (job_.rank() == 0) log_.wrong(finding.step, finding.culprit(), finding.words());
+  const StepDecision decision = decide_step(finding.state, finding.symptom, options_.action);
+  if (decision == StepDecision::stop) {
+    if (job_.rank() == 0) log_.wrong(finding.step, finding.culprit(), finding.message());
     stop(finding, last.attempt, last.local.problem);
   }
   if (job_.rank() == 0) {
     loader::log(
         CONCORD_LOG_WARN, "train",
-        fmt::format("{}; {}", finding.words(),
-                    fate == StepDecision::skip ? "the step is skipped" : "the run continues with the last result"));
+        fmt::format("{}; {}", finding.message(),
+                    decision == StepDecision::skip ? "the step is skipped" : "the run continues with the last result"));
     if (finding.state == RerunState::repaired) log_.repaired(finding.step, finding.culprit(), finding.damage);
   }
   StepAttempt result = last.attempt;
-  result.skipped = fate == StepDecision::skip;
+  result.skipped = decision == StepDecision::skip;
   if (result.skipped) return result;
   if (finding.exchanged) {  // the gradients belong to a different batch
     job_.rng().restore(inputs.rng);
@@ -299,9 +299,9 @@ void StepValidator::stop(const Finding& finding, const StepAttempt& attempt, con
       finding.state == RerunState::inherent ? "look at the data of this step, or try a lower learning_rate"
       : finding.suspects.empty() || !finding.damage.empty() ? "resume from the newest checkpoint"
                                                             : "run without it, and resume from the newest checkpoint";
-  const std::string words = fmt::format("{}; {}", finding.words(), advice);
-  if (finding.state == RerunState::persistent) throw BadDevice(CONCORD_STATUS_UNAVAILABLE, words);
-  throw Error(CONCORD_STATUS_FAILED_PRECONDITION, words);
+  const std::string message = fmt::format("{}; {}", finding.message(), advice);
+  if (finding.state == RerunState::persistent) throw BadDevice(CONCORD_STATUS_UNAVAILABLE, message);
+  throw Error(CONCORD_STATUS_FAILED_PRECONDITION, message);
 }
 
 }  // namespace concord

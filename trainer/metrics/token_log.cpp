@@ -18,8 +18,8 @@ namespace sum {
 enum { tokens, entropy, chosen, chosen_first, chosen_logits, rejected, rejected_logits, kCount };
 }
 
-Tensor sums_of(const TokenStatistics& of, const Tensor& sides) {
-  const Tensor is_chosen = of.counts * sides.clamp_min(0), is_rejected = of.counts * (-sides).clamp_min(0);
+Tensor sums_of(const TokenStatistics& of, const Tensor& pair_labels) {
+  const Tensor is_chosen = of.counts * pair_labels.clamp_min(0), is_rejected = of.counts * (-pair_labels).clamp_min(0);
   const Tensor counts = is_chosen + is_rejected;
   std::vector<Tensor> sums(sum::kCount);
   sums[sum::tokens] = counts;
@@ -43,7 +43,7 @@ void TokenLog::add(const ModelStage& last, const PairObjective* pairs) {
   const std::vector<TokenStatistics>& runs = last.token_statistics();
   for (size_t i = 0; i < runs.size(); ++i) {
     if (!runs[i].counts.defined()) continue;  // a forward step that does not run the chunk
-    sums_ = sums_ + sums_of(runs[i], pairs != nullptr ? pairs->sides(i) : at::ones_like(runs[i].counts));
+    sums_ = sums_ + sums_of(runs[i], pairs != nullptr ? pairs->pair_labels(i) : at::ones_like(runs[i].counts));
   }
 }
 

@@ -22,7 +22,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr size_t kMaxExtremes = 1000;  // a run that never logs must not accumulate them without bound
+constexpr size_t kMaxRewardMinMax = 1000;  // a run that never logs must not accumulate them without bound
 
 // The rows of |x| [B, S], or its packed sequences.
 std::vector<Tensor> sequences(const Tensor& x, const std::vector<int64_t>& packed_lengths) {
@@ -77,7 +77,8 @@ int64_t counted_pairs(const MicroBatch& batch) {
 
 // Padding is what fills up the end.
 PairObjective::Layout PairObjective::layout_of(const MicroBatch& batch) const {
-  Layout layout{.pairs = counted_pairs(batch), .weights = {}, .lengths = {}, .sides = {}, .margins = {}, .pieces = {}};
+  Layout layout{
+      .pairs = counted_pairs(batch), .weights = {}, .lengths = {}, .pair_labels = {}, .margins = {}, .pieces = {}};
   const ProcessGroup& cp = job_.group(GroupKind::cp);
   const std::vector<int64_t> packed =
       batch.cu_seqlens.empty() ? std::vector<int64_t>() : concord::sequence_lengths(batch);
@@ -93,12 +94,12 @@ PairObjective::Layout PairObjective::layout_of(const MicroBatch& batch) const {
     const Tensor whole = packed.empty() ? at::stack(all) : at::cat(all).unsqueeze(0);
     return own_tokens(whole, batch, cp).to(job_.torch_device());
   };
-  std::vector<Tensor> sides;
+  std::vector<Tensor> pair_labels;
   for (size_t i = 0; i < labels.size(); ++i) {
     const bool counts = static_cast<int64_t>(i) < 2 * layout.pairs;
-    sides.push_back(at::full({labels[i].size(0)}, !counts ? 0.0 : i % 2 == 0 ? 1.0 : -1.0, at::kFloat));
+    pair_labels.push_back(at::full({labels[i].size(0)}, !counts ? 0.0 : i % 2 == 0 ? 1.0 : -1.0, at::kFloat));
   }
-  layout.sides = of_own_tokens(sides);
+  layout.pair_labels = of_own_tokens(pair_labels);
   std::vector<Tensor> weights;
   if (arguments_.stage == "rm") {
     weights = last_token(labels);
@@ -114,7 +115,7 @@ void PairObjective::begin(std::span<const MicroBatch> batches) {
   layouts_.clear();
   reference_.clear();
   for (const MicroBatch& batch : batches) layouts_.push_back(layout_of(batch));
-  extremes_.reset();
+  reward_min_max_.reset();
   sums_ =
       at::zeros({static_cast<int64_t>(names().size()) + 1}, at::TensorOptions(at::kFloat).device(job_.torch_device()));
 }
@@ -155,7 +156,7 @@ StageLoss PairObjective::losses(const Tensor& tokens, int microbatch) {
   const Tensor accuracies = chosen.gt(rejected).to(at::kFloat), margins = chosen - rejected;
   if (is_reward) {
     for (const Tensor& each : {accuracies, margins, (chosen + rejected) * 0.5}) logged.push_back(each.sum());
-    if (layout.pairs > 0) add_extremes(sums.detach().to(at::kFloat));
+    if (layout.pairs > 0) add_reward_min_max(sums.detach().to(at::kFloat));
   } else {
     // As TRL and LLaMA-Factory: the log-probabilities that the loss is of.
     const PairTensors logps = arguments_.uses_average_logps() ? token_means(values, halves(layout.lengths)) : values;
@@ -169,9 +170,9 @@ StageLoss PairObjective::losses(const Tensor& tokens, int microbatch) {
   return {.differentiated = result.losses, .logged = losses / static_cast<double>(job_.layout().cp())};
 }
 
-void PairObjective::add_extremes(const Tensor& rewards) {
+void PairObjective::add_reward_min_max(const Tensor& rewards) {
   const Tensor found = at::stack({-rewards.min(), rewards.max()});
-  extremes_ = extremes_.defined() ? at::maximum(extremes_, found) : found;
+  reward_min_max_ = reward_min_max_.defined() ? at::maximum(reward_min_max_, found) : found;
 }
 
 Tensor PairObjective::sums() const { return sums_; }
@@ -186,21 +187,22 @@ void PairLog::add(const PairObjective& objective) {
   const at::NoGradGuard no_grad;
   names_ = objective.names();
   sums_ = sums_.defined() ? sums_ + objective.sums() : objective.sums();
-  if (!objective.has_extremes()) return;
-  const Tensor own = objective.extremes();
-  extremes_.push_back(own.defined() ? own : at::full({2}, -std::numeric_limits<double>::infinity(), sums_.options()));
-  if (extremes_.size() >= kMaxExtremes) collect_extremes();
+  if (!objective.has_reward_min_max()) return;
+  const Tensor own = objective.reward_min_max();
+  reward_min_max_.push_back(own.defined() ? own
+                                          : at::full({2}, -std::numeric_limits<double>::infinity(), sums_.options()));
+  if (reward_min_max_.size() >= kMaxRewardMinMax) collect_reward_min_max();
 }
 
-void PairLog::collect_extremes() {
-  if (extremes_.empty()) return;
-  const Tensor all = at::stack(extremes_);
+void PairLog::collect_reward_min_max() {
+  if (reward_min_max_.empty()) return;
+  const Tensor all = at::stack(reward_min_max_);
   job_.world_group().all_reduce(all, ReduceOp::kMax).wait();
   const Tensor sums = all.to(at::kCPU, at::kDouble).sum(0);
   smallest_ -= sums[0].item<double>();
   largest_ += sums[1].item<double>();
-  runs_ += static_cast<int64_t>(extremes_.size());
-  extremes_.clear();
+  runs_ += static_cast<int64_t>(reward_min_max_.size());
+  reward_min_max_.clear();
 }
 
 NamedValues PairLog::take(const std::string& prefix) {
@@ -212,7 +214,7 @@ NamedValues PairLog::take(const std::string& prefix) {
   sums = sums.to(at::kCPU);
   sums_.reset();
   const float* values = sums.const_data_ptr<float>();
-  collect_extremes();
+  collect_reward_min_max();
   NamedValues metrics;
   if (values[0] == 0) return metrics;
   for (size_t i = 0; i < names_.size(); ++i) {

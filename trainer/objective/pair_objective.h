@@ -48,11 +48,11 @@ class PairObjective {
   at::Tensor sums() const;
   // Returns 1 for each of this rank's tokens [B, S / cp] that belongs to a chosen sequence, -1 for those of rejected
   // ones, 0 for padding. Last stage only.
-  at::Tensor sides(size_t microbatch) const { return layouts_[microbatch].sides; }
+  at::Tensor pair_labels(size_t microbatch) const { return layouts_[microbatch].pair_labels; }
   // The negated smallest and the largest reward of the run of a reward model, fp32 [2]; undefined except on the last
   // stage.
-  bool has_extremes() const { return arguments_.stage == "rm"; }
-  at::Tensor extremes() const { return extremes_; }
+  bool has_reward_min_max() const { return arguments_.stage == "rm"; }
+  at::Tensor reward_min_max() const { return reward_min_max_; }
   // TRL's.
   std::vector<std::string> names() const;
 
@@ -61,12 +61,12 @@ class PairObjective {
     int64_t pairs = 0;
     at::Tensor weights;           // weights of this rank's tokens in the sums of their sequences; undefined: all 1
     at::Tensor lengths;           // predicted tokens per sequence, fp32 [2 pairs]
-    at::Tensor sides;             // of tokens, see sides()
+    at::Tensor pair_labels;       // of tokens, see pair_labels()
     at::Tensor margins;           // fp32 [pairs], for a reward model
     std::vector<int64_t> pieces;  // tokens of this rank in each sequence, if packed
   };
   Layout layout_of(const MicroBatch& batch) const;
-  void add_extremes(const at::Tensor& rewards);
+  void add_reward_min_max(const at::Tensor& rewards);
   // Returns the sums over sequences, fp64 [2 pairs], all-reduced over the context-parallel group.
   at::Tensor sequence_sums(const at::Tensor& tokens, const Layout& layout) const;
 
@@ -75,7 +75,7 @@ class PairObjective {
   std::vector<Layout> layouts_;
   std::vector<at::Tensor> reference_;  // log-probabilities of sequences by the reference
   at::Tensor sums_;
-  at::Tensor extremes_;
+  at::Tensor reward_min_max_;
 };
 
 // Means over the pairs between two log lines, or of an evaluation. All sums stay on the device until take().
@@ -88,13 +88,13 @@ class PairLog {
   NamedValues take(const std::string& prefix = "");
 
  private:
-  void collect_extremes();
+  void collect_reward_min_max();
 
   ParallelContext& job_;
   std::vector<std::string> names_;
   at::Tensor sums_;
-  std::vector<at::Tensor> extremes_;   // on the device, [-smallest, largest] per run
-  double smallest_ = 0, largest_ = 0;  // sums over earlier runs
+  std::vector<at::Tensor> reward_min_max_;  // on the device, [-smallest, largest] per run
+  double smallest_ = 0, largest_ = 0;       // sums over earlier runs
   int64_t runs_ = 0;
 };
 
