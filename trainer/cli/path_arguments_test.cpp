@@ -1,6 +1,6 @@
 // Every argument that names a file or a folder, given an invalid one: a pipe without a writer, an endless device, a
-// folder, a file with a trailing zero byte. The program reports the mistake and exits. Arguments that name an output are
-// also given paths that must not be overwritten: an existing file, an input of the command, the folder of a running
+// folder, a file with a trailing zero byte. The program reports the mistake and exits. Arguments that name an output
+// are also given paths that must not be overwritten: an existing file, an input of the command, the folder of a running
 // job. The arguments are read from the program itself: one that is not in the tables below fails the test.
 #include <gmock/gmock.h>
 #include <sys/stat.h>
