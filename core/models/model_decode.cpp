@@ -1,4 +1,5 @@
 // ModelChunk::decode: generation with a cache of keys and values.
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/index.h>
