@@ -81,7 +81,7 @@ class FakeEtcd {
     const json& compare = body["compare"][0];
     const auto found = entries_.find(compare["key"]);
     const int64_t created = found == entries_.end() ? 0 : found->second.revision;
-    if (std::to_string(created) != compare["create_revision"]) {
+    if (std::to_string(created) != compare["create_revision"].get<std::string>()) {
       if (!body.contains("failure")) return {{"header", {{"revision", "9"}}}};
       const json key = body["failure"][0]["request_range"]["key"];
       return {{"header", {{"revision", "9"}}}, {"responses", json::array({json{{"response_range", range(key)}}})}};
