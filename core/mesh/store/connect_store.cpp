@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "core/mesh/store/agent_store.h"
@@ -106,9 +107,11 @@ Place published_place(const JobEnvironment& job, Milliseconds timeout) {
   return place;
 }
 
-// Connects until a server with the same token replies. Throws Error after |timeout|.
+// Connects until a server with the same token replies. Throws Error after |timeout|; a server that refused the token
+// before it stopped replying is reported as refusing it.
 std::shared_ptr<Store> reach(const JobEnvironment& job, const Place& place, Milliseconds timeout) {
   const Clock::time_point begin = Clock::now(), deadline = begin + timeout;
+  std::optional<std::string> refusal;
   std::this_thread::sleep_for(std::min<Clock::duration>(job.rank * kTurn, timeout / 2));
   for (Milliseconds pause{2};; pause = std::min(pause * 3 / 2 + Milliseconds(1), Milliseconds(200))) {
     const auto left = std::chrono::duration_cast<Milliseconds>(deadline - Clock::now());
@@ -118,12 +121,13 @@ std::shared_ptr<Store> reach(const JobEnvironment& job, const Place& place, Mill
       auto client = std::make_shared<StoreClient>(std::move(socket), job.token, place.text(), limit_of(timeout));
       const auto failure = client->greet(std::clamp(left, Milliseconds(1), limit_of(timeout)), &error);
       if (!failure) return client;
+      if (error == SealedConnection::kWrongSecret) refusal = failure;
       const bool is_final = error != SealedConnection::kWrongSecret || Clock::now() - begin > kAuthentication;
       if (is_final || Clock::now() + pause >= deadline) {
-        throw Error(error == ETIMEDOUT ? CONCORD_STATUS_TIMEOUT : CONCORD_STATUS_UNAVAILABLE,
+        throw Error(error == ETIMEDOUT && !refusal ? CONCORD_STATUS_TIMEOUT : CONCORD_STATUS_UNAVAILABLE,
                     fmt::format("rank {} cannot use the store at {}: {}; if another program is listening there, choose "
                                 "another MASTER_PORT",
-                                job.rank, place.text(), *failure));
+                                job.rank, place.text(), error == ETIMEDOUT && refusal ? *refusal : *failure));
       }
     } else if (Clock::now() + pause >= deadline) {
       throw Error(CONCORD_STATUS_TIMEOUT,
@@ -146,11 +150,17 @@ std::shared_ptr<Store> serve(const JobEnvironment& job, const Place& place, Mill
   std::string reason;
   UniqueFd socket = connect_to(own, limit_of(timeout), &reason);
   if (!socket) throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("rank 0 cannot reach its own store: {}", reason));
+  auto store = std::make_shared<ServedStore>(std::move(server), std::move(socket), job.token, own.text(),
+                                             limit_of(timeout));
+  int error = 0;
+  // The server drops connections that stay unauthenticated, and publishing may take longer than that.
+  if (const auto failure = store->greet(limit_of(timeout), &error)) {
+    throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("rank 0 cannot use its own store: {}", *failure));
+  }
   if (place.port == 0 && place.unix_name.empty()) {
     publish_address(job, fmt::format("{}|{}", place.host, own.port), timeout);
   }
-  return std::make_shared<ServedStore>(std::move(server), std::move(socket), job.token, place.text(),
-                                       limit_of(timeout));
+  return store;
 }
 
 }  // namespace

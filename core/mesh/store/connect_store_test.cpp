@@ -18,6 +18,7 @@
 #include "core/mesh/store/rendezvous.h"
 #include "core/mesh/store/sockets.h"
 #include "core/mesh/store/store_client.h"
+#include "core/mesh/store/store_server.h"
 #include "platform/loader/error.h"
 #include "tests/free_port.h"
 
@@ -259,14 +260,30 @@ TEST(ConnectStore, ARankWithAnotherTokenIsRefusedAndSaysSo) {
   first.token = "0123456789abcdef";
   second.token = "0123456789abcdeg";
   const auto server = connect_store(first, kLong);
-  const std::string words = error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(second, 200ms); });
+  const std::string words = error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(second, 1s); });
   EXPECT_THAT(words, AllOf(HasSubstr("authentication failed"), HasSubstr("CONCORD_JOB_TOKEN")));
   EXPECT_THAT(words, ::testing::Not(HasSubstr("0123456789abcde")));
   second.token.clear();
-  EXPECT_THAT(error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(second, 200ms); }),
+  EXPECT_THAT(error_of(CONCORD_STATUS_UNAVAILABLE, [&] { connect_store(second, 1s); }),
               HasSubstr("authentication failed"));
   second.token = first.token;
   EXPECT_EQ(connect_store(second, kLong)->add("count", 1), 1);
+}
+
+// The server makes room for new connections by dropping the oldest that has not authenticated.
+TEST(ConnectStore, RankZeroKeepsItsOwnConnectionWhenStrangersConnect) {
+  const int port = free_port();
+  const auto store = connect_store(job(0, 2, port), kLong);
+  const size_t more_than_it_keeps = StoreServer::Limits().strangers + 10;
+  std::vector<UniqueFd> strangers;
+  std::string reason;
+  for (size_t i = 0; i < more_than_it_keeps; ++i) {
+    strangers.push_back(connect_once("127.0.0.1", port, kLong, &reason));
+    ASSERT_TRUE(strangers.back()) << reason;
+  }
+  pollfd oldest{strangers.front().get(), POLLRDHUP, 0};
+  ASSERT_EQ(::poll(&oldest, 1, -1), 1) << "the server has counted them";
+  EXPECT_EQ(store->add("count", 1), 1);
 }
 
 // The last rank is late. The number of requests that the others send meanwhile depends on how long they wait, which no
