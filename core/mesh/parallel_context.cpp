@@ -55,6 +55,7 @@ ParallelContext::~ParallelContext() {
   watchdog_.remove(this);
   groups_.clear();
   for (const std::shared_ptr<Channel>& channel : channels_) channel->close();  // a Work may keep it alive longer
+  flush_torch(device());
 }
 
 // Uses the first kind in the fixed order that has these ranks, so that all ranks use the same name whatever they use

@@ -66,4 +66,11 @@ Stream torch_stream(const Device& device) {
   return Stream::borrow(device, static_cast<concord_stream>(guard.getStream(torch).native_handle()));
 }
 
+void flush_torch(const Device& device) noexcept {
+  try {
+    torch_stream(device);  // torch_npu empties its queue before it gives a stream away
+  } catch (const std::exception&) {
+  }
+}
+
 }  // namespace concord
