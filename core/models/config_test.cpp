@@ -170,7 +170,7 @@ TEST(ModelConfig, OfAModelWithImagesTheTextPartIsATextModel) {
                       "sliding_window": 1024}})");
   EXPECT_EQ(model.architecture, "Gemma3ForCausalLM");
   EXPECT_EQ(model.dtype, "bfloat16");
-  EXPECT_EQ(parameter_count(model), 3'880'263'168);  // as transformers 5.22 counts those of its language model
+  EXPECT_EQ(parameter_count(model), 3'880'263'168);  // as transformers 5.23 counts those of its language model
   EXPECT_THAT(model.unused_tensors, ElementsAre("vision_tower.", "multi_modal_projector."));
   expect_same(parse(model.text), model);
 }
@@ -181,7 +181,7 @@ TEST(ModelConfig, Qwen3NextHasLayersWithLinearAttention) {
   EXPECT_EQ(model.delta.shared_by(), 2);
   EXPECT_EQ(model.rope.partial_rotary_factor, 0.25);
   EXPECT_TRUE(model.experts.norm_topk_prob);
-  EXPECT_EQ(parameter_count(model), 153'835'520);  // as transformers 5.22 counts
+  EXPECT_EQ(parameter_count(model), 153'835'520);  // as transformers 5.23 counts
   const std::string types = R"("layer_types": ["full_attention", "full_attention", "linear_attention"])";
   EXPECT_THAT(parse(config(types, "qwen3_next")).delta.layers, ElementsAre(false, false, true));
 }
@@ -198,7 +198,7 @@ TEST(ModelConfig, DeepseekV3HasLatents) {
   EXPECT_EQ(model.experts.n_group, 8);
   EXPECT_EQ(model.experts.routed_scaling_factor, 2.5);
   EXPECT_EQ(model.num_nextn_predict_layers, 1);
-  EXPECT_EQ(parameter_count(model), 142916);  // as transformers 5.22 counts, which has the biases of experts as buffers
+  EXPECT_EQ(parameter_count(model), 142916);  // as transformers 5.23 counts, which has the biases of experts as buffers
   EXPECT_EQ(
       parameter_count(parse(config(
           heads + R"(, "first_k_dense_replace": 1, "q_lora_rank": null, "attention_bias": true)", "deepseek_v3"))),
