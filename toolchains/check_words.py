@@ -1,10 +1,8 @@
 #!/usr/bin/env python3
 """Checks the English of comments, strings and docs against the phrases of words.txt.
 
-Usage: check_words.py ROOT [--fix] [FILE...]. Without files, checks every source and page of the checkout and compares the
-number of findings per file with words_known.txt: a file with more than listed there fails, and so does a new file
-with any. --fix lowers the numbers in words_known.txt to the current ones; it never raises one. With files, prints all
-their findings.
+Usage: check_words.py ROOT [FILE...]. Checks the given files, or every source and page of the checkout. Prints each finding
+with what to write instead, and exits with code 1 if there is any.
 """
 
 import bisect
@@ -15,7 +13,6 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-KNOWN = HERE / "words_known.txt"
 SUFFIXES = {".h", ".hpp", ".cuh", ".c", ".cpp", ".cu", ".md", ".py"}
 # Golden and frozen files are not rewritten.
 LEFT_OUT = re.compile(r"tests/(golden|fuzz/corpus|abi/v1_0)/")
@@ -100,16 +97,6 @@ def findings(path, text, rules):
     return sorted(found)
 
 
-def read_known(text):
-    return {path: int(count) for count, path in (line.split(" ", 1) for line in text.splitlines())}
-
-
-def lowered(known, counts):
-    """Returns the known numbers, none higher than the current ones; files without findings are dropped."""
-    lower = {path: min(count, counts.get(path, 0)) for path, count in known.items()}
-    return "".join(f"{count} {path}\n" for path, count in sorted(lower.items()) if count)
-
-
 def sources(root):
     listed = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"],
                             check=True, capture_output=True, text=True).stdout
@@ -118,20 +105,16 @@ def sources(root):
 
 
 def main():
-    root, files = pathlib.Path(sys.argv[1]), [each for each in sys.argv[2:] if each != "--fix"]
+    root, files = pathlib.Path(sys.argv[1]), sys.argv[2:]
     rules = read_rules((HERE / "words.txt").read_text())
-    found = {path: findings(path, (root / path).read_text(errors="replace"), rules) for path in files or sources(root)}
-    known = {} if files else read_known(KNOWN.read_text())
-    if "--fix" in sys.argv[2:]:
-        KNOWN.write_text(lowered(known, {path: len(each) for path, each in found.items()}))
-    worse = {path: each for path, each in found.items() if len(each) > known.get(path, 0)}
-    for path, each in worse.items():
-        for line, phrase, suggestion in each:
+    files, count = files or sources(root), 0
+    for path in files:
+        for line, phrase, suggestion in findings(path, (root / path).read_text(errors="replace"), rules):
             print(f"{path}:{line}: '{phrase}'; write: {suggestion}")
-    if worse:
-        more = sum(len(each) - known.get(path, 0) for path, each in worse.items())
-        sys.exit(f"check_words: {more} of the phrases above are new; rewrite them (toolchains/words.txt has the rules)")
-    print(f"{len(found)} files have no new phrase of words.txt; {sum(known.values())} old ones are left")
+            count += 1
+    if count:
+        sys.exit(f"check_words: {count} phrases to rewrite (toolchains/words.txt has the rules)")
+    print(f"{len(files)} files have no phrase of words.txt")
 
 
 if __name__ == "__main__":

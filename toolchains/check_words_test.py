@@ -34,10 +34,6 @@ class CheckWords(unittest.TestCase):
         with self.assertRaisesRegex(SystemExit, "cannot read the rule"):
             check_words.read_rules("beside => next to\n")
 
-    def test_known_numbers_are_lowered_and_never_raised(self):
-        known = check_words.read_known("3 a.h\n2 b.h\n1 c d.h\n")
-        self.assertEqual(check_words.lowered(known, {"a.h": 1, "b.h": 5}), "1 a.h\n2 b.h\n")
-
     def test_the_rules_of_the_project_can_be_read(self):
         self.assertGreater(len(check_words.read_rules((check_words.HERE / "words.txt").read_text())), 50)
 
