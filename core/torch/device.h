@@ -26,7 +26,7 @@ c10::Device torch_device(const Platform& platform, int32_t index);
 Stream torch_stream(const Device& device);
 
 // Waits until libtorch has passed all work of |device| on to its streams, not until it is done. torch_npu passes work on
-// from a thread of its own, which ends the process with an error if it is still at work while the process exits. Errors
+// from a dedicated thread, which ends the process with an error if it is still at work while the process exits. Errors
 // are ignored: they belong to the calls that queued the work.
 void flush_torch(const Device& device) noexcept;
 
