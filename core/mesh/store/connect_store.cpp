@@ -150,8 +150,8 @@ std::shared_ptr<Store> serve(const JobEnvironment& job, const Place& place, Mill
   std::string reason;
   UniqueFd socket = connect_to(own, limit_of(timeout), &reason);
   if (!socket) throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("rank 0 cannot reach its own store: {}", reason));
-  auto store = std::make_shared<ServedStore>(std::move(server), std::move(socket), job.token, own.text(),
-                                             limit_of(timeout));
+  auto store =
+      std::make_shared<ServedStore>(std::move(server), std::move(socket), job.token, own.text(), limit_of(timeout));
   int error = 0;
   // The server drops connections that stay unauthenticated, and publishing may take longer than that.
   if (const auto failure = store->greet(limit_of(timeout), &error)) {
