@@ -124,8 +124,9 @@ TEST_F(BestModelRun, AMetricAloneKeepsTheBest) {
 
 // An evaluation that is better than all before but not saved has no checkpoint: the best one before it is kept.
 TEST_F(BestModelRun, OnlyWhatIsSavedCanBeLoaded) {
-  run("out", kind(ranks(1, 4)) + Words{"--eval_steps", "1", "--save_steps", "4", "--learning_rate", "1e-2",
-                                       "--eval_data", write_eval([](int i, int t) { return i * 31 + t * t * 13; })});
+  const Words words = kind(ranks(1, 4) + Words{"--eval_steps", "1", "--save_steps", "4", "--learning_rate", "1e-2"});
+  write_eval([](int i, int t) { return i * 31 + t * t * 13; });  // replaces the file that kind() has written
+  run("out", words);
   std::map<int64_t, double> losses;
   for (const auto& line : read_lines(path("out/eval_metrics.jsonl"))) {
     losses[line["step"].get<int64_t>()] = line["eval_loss"].get<double>();

@@ -49,9 +49,10 @@ std::unique_ptr<Weights> open_optimizer(const std::string& folder) {
   return nullptr;
 }
 
-TensorSet compare(std::string name, std::unique_ptr<Weights> a, std::unique_ptr<Weights> b,
-                  const DiffOptions& options) {
-  TensorSet set{.name = std::move(name), .a = std::move(a), .b = std::move(b), .report = {}};
+// |open| returns the tensors of a folder, or nullptr if it has none. A is opened first, so that an error names A if
+// both are unreadable: elements of a braced list are evaluated in order, arguments of a call in any order.
+TensorSet compare(std::string name, std::unique_ptr<Weights> (*open)(const std::string&), const DiffOptions& options) {
+  TensorSet set{.name = std::move(name), .a = open(options.a), .b = open(options.b), .report = {}};
   if (set.a && set.b) set.report = make_diff_report(*set.a, *set.b, options.tolerance, options.any_dtype);
   return set;
 }
@@ -126,8 +127,8 @@ int compare_checkpoints(const DiffOptions& options) {
   check_tolerance(options.tolerance);
   const std::vector<FieldDifference> metadata = compare_metadata(options.a, options.b);
   std::vector<TensorSet> sets;
-  sets.push_back(compare("weights", open_weights(options.a), open_weights(options.b), options));
-  sets.push_back(compare("optimizer", open_optimizer(options.a), open_optimizer(options.b), options));
+  sets.push_back(compare("weights", open_weights, options));
+  sets.push_back(compare("optimizer", open_optimizer, options));
   bool agrees = metadata.empty();
   for (const TensorSet& set : sets) agrees = agrees && set.agrees();
   options.json ? print_json(metadata, sets, agrees) : print_text(metadata, sets, options.all);
