@@ -72,12 +72,12 @@ if wants train; then
   step train 150 "$build/tests/train_program_parity_test" \
     --gtest_filter='*FullBatches/One:*FullBatches/Dp2:*Uneven*/Tp2Dp2:*Uneven*/Pp2ZeroBubble'
 fi
-if wants replay; then step replay 150 python3 "$root/tests/parity/replayed_steps.py" "$build/bin/concord"; fi
+if wants replay; then step replay 150 python3 "$root/tests/parity/devices/replayed_steps.py" "$build/bin/concord"; fi
 if wants resume; then
-  step resume 150 python3 "$root/tests/parity/resume_across.py" "$build/bin/concord" cuda --json "$out/resume.json"
+  step resume 150 python3 "$root/tests/parity/devices/resume_across.py" "$build/bin/concord" cuda --json "$out/resume.json"
 fi
 if wants deterministic; then
-  step deterministic 300 python3 "$root/tests/parity/deterministic.py" "$build/bin/concord" cuda --size device \
+  step deterministic 300 python3 "$root/tests/parity/devices/deterministic.py" "$build/bin/concord" cuda --size device \
     --json "$out/deterministic.json"
 fi
 # Beside torch.distributed.checkpoint, on the disk and in memory; then what saving does to the steps of a run.

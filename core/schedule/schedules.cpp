@@ -7,7 +7,7 @@
 
 #include "core/base/config_error.h"
 #include "core/base/quoted.h"
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 
 namespace concord {
 namespace {

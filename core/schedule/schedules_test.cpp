@@ -9,7 +9,7 @@
 
 #include "core/base/config_error.h"
 #include "core/schedule/check.h"
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedule_csv.h"
 #include "core/schedule/simulate.h"

@@ -6,7 +6,7 @@
 
 #include "core/base/config_error.h"
 #include "tests/fuzz/folder.h"
-#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/sources/indexed_dataset.h"
 
 namespace concord::fuzz {
 namespace {

@@ -6,6 +6,6 @@ if(TARGET Concord::core AND TARGET concord)
   if(TARGET checkpoint_bench)
     add_dependencies(checkpoint_bench concord)
     target_compile_definitions(checkpoint_bench PRIVATE PLUGINS="${PROJECT_BINARY_DIR}/lib"
-      PROGRAM="$<TARGET_FILE:concord>" PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/checkpoint_peer.py")
+      PROGRAM="$<TARGET_FILE:concord>" PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/peers/checkpoint_peer.py")
   endif()
 endif()

@@ -4,7 +4,7 @@ if(TARGET Concord::data)
   concord_benchmark(data_bench SOURCES data_bench.cpp LIBRARIES Concord::data nlohmann_json::nlohmann_json)
   if(TARGET data_bench)
     add_dependencies(data_bench concord)
-    target_compile_definitions(data_bench PRIVATE DATA_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/data_peer.py"
-      PREPROCESS_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/preprocess_peer.py" CONCORD_PROGRAM="$<TARGET_FILE:concord>")
+    target_compile_definitions(data_bench PRIVATE DATA_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/peers/data_peer.py"
+      PREPROCESS_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/peers/preprocess_peer.py" CONCORD_PROGRAM="$<TARGET_FILE:concord>")
   endif()
 endif()

@@ -23,9 +23,9 @@
 #include "trainer/data/batcher.h"
 #include "trainer/data/build/build.h"
 #include "trainer/data/build/synthetic.h"
-#include "trainer/data/gpt_indices.h"
 #include "trainer/data/loader.h"
 #include "trainer/data/numpy_shuffle.h"
+#include "trainer/data/sources/gpt_indices.h"
 
 namespace concord {
 namespace {

@@ -4,6 +4,6 @@ if(TARGET Concord::core)
   concord_benchmark(files_bench SOURCES files_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json PLUGINS cpu)
   if(TARGET files_bench)
     target_compile_definitions(files_bench PRIVATE PLUGINS="${PROJECT_BINARY_DIR}/lib"
-      FILES_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/files_peer.py")
+      FILES_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/peers/files_peer.py")
   endif()
 endif()

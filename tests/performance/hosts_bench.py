@@ -29,8 +29,8 @@ def gloo(hosts):
     python = os.environ.get("CONCORD_PYTHON", "python3")
     variables = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": "4600",
                  "GLOO_SOCKET_IFNAME": "link0"}
-    ranks = Ranks(hosts, [([python, os.path.join(HERE, "collectives_gloo.py")], {**variables, "RANK": str(rank)})
-                          for rank in range(RANKS)])
+    peer = os.path.join(HERE, "peers", "collectives_gloo.py")
+    ranks = Ranks(hosts, [([python, peer], {**variables, "RANK": str(rank)}) for rank in range(RANKS)])
     greetings = [ranks.hear(rank) for rank in range(RANKS)]
     return ranks if all(greeting.startswith("ready ") for greeting in greetings) else None
 

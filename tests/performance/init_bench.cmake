@@ -6,6 +6,6 @@ if(TARGET Concord::core AND TARGET hello)
   if(TARGET init_bench)
     add_dependencies(init_bench hello)
     target_compile_definitions(init_bench PRIVATE HELLO="$<TARGET_FILE:hello>" PLUGINS="${PROJECT_BINARY_DIR}/lib"
-      INIT_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/init_peer.py")
+      INIT_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/peers/init_peer.py")
   endif()
 endif()

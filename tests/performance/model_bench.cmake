@@ -4,6 +4,6 @@ if(TARGET Concord::core)
   concord_benchmark(model_bench SOURCES model_bench.cpp LIBRARIES Concord::core nlohmann_json::nlohmann_json PLUGINS cpu)
   if(TARGET model_bench)
     target_compile_definitions(model_bench PRIVATE PLUGINS="${PROJECT_BINARY_DIR}/lib"
-      MODEL_PEER="${CMAKE_CURRENT_SOURCE_DIR}/model_peer.py")
+      MODEL_PEER="${CMAKE_CURRENT_SOURCE_DIR}/peers/model_peer.py")
   endif()
 endif()

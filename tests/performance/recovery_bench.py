@@ -60,7 +60,7 @@ def torchrun(python, folder):
     log = folder / "log.jsonl"
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         words = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "--max-restarts", "3",
-                 "--monitor-interval", "0.1", str(Path(__file__).with_name("recovery_peer.py")), str(log),
+                 "--monitor-interval", "0.1", str(Path(__file__).parent / "peers" / "recovery_peer.py"), str(log),
                  memory + "/checkpoint.pt", "300", "1@60,3@160,0@250"]
         run(words, {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}, folder)
     return gaps(log)

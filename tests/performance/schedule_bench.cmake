@@ -4,6 +4,6 @@ if(TARGET Concord::schedule)
   concord_benchmark(schedule_bench SOURCES schedule_bench.cpp LIBRARIES Concord::schedule nlohmann_json::nlohmann_json)
   if(TARGET schedule_bench)
     target_compile_definitions(schedule_bench PRIVATE
-      SCHEDULE_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/schedule_peer.py")
+      SCHEDULE_PEER_SCRIPT="${CMAKE_CURRENT_SOURCE_DIR}/peers/schedule_peer.py")
   endif()
 endif()

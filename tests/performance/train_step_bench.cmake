@@ -6,6 +6,6 @@ if(TARGET Concord::core)
     PLUGINS cpu)
   if(TARGET train_step_bench)
     target_compile_definitions(train_step_bench PRIVATE PLUGINS="${PROJECT_BINARY_DIR}/lib"
-      TRAIN_STEP_PEER="${CMAKE_CURRENT_SOURCE_DIR}/train_step_peer.py")
+      TRAIN_STEP_PEER="${CMAKE_CURRENT_SOURCE_DIR}/peers/train_step_peer.py")
   endif()
 endif()

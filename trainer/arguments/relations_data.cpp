@@ -3,8 +3,8 @@
 
 #include "core/base/quoted.h"
 #include "trainer/arguments/relations.h"
-#include "trainer/data/blend.h"
-#include "trainer/data/split.h"
+#include "trainer/data/sources/blend.h"
+#include "trainer/data/sources/split.h"
 
 namespace concord {
 namespace {

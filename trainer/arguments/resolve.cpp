@@ -6,7 +6,7 @@
 
 #include "core/base/quoted.h"
 #include "trainer/arguments/relations.h"
-#include "trainer/data/split.h"
+#include "trainer/data/sources/split.h"
 
 namespace concord {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "core/base/nearest_name.h"
 #include "trainer/arguments/table_columns.h"
-#include "trainer/data/blend.h"
+#include "trainer/data/sources/blend.h"
 
 namespace concord {
 

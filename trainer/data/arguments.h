@@ -20,7 +20,7 @@ struct DataArguments {
   std::string path = {};
   std::optional<DatasetInfo> dataset = {};  // column names of |path|; nullopt: those of parse_json_record
   std::string cache = {};  // folder of the token cache (trainer/data/text/token_cache.h); empty: not cached
-  std::vector<std::string> blend = {};         // several such sources instead, see trainer/data/blend.h
+  std::vector<std::string> blend = {};         // several such sources instead, see trainer/data/sources/blend.h
   std::vector<DatasetInfo> blended_sets = {};  // |dataset| of each source in |blend|; empty: none
   // Weights of training, validation and test data in the source; empty: everything is used. |part| selects one.
   std::vector<std::string> split = {};

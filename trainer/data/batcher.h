@@ -14,8 +14,8 @@
 #include "platform/base/thread_safety.hpp"
 #include "trainer/data/arguments.h"
 #include "trainer/data/packing.h"
-#include "trainer/data/sample_source.h"
 #include "trainer/data/sampler.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {

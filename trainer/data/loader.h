@@ -17,7 +17,7 @@
 
 #include "trainer/data/arguments.h"
 #include "trainer/data/batcher.h"
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {

@@ -8,7 +8,7 @@
 
 #include "core/base/config_error.h"
 #include "trainer/data/build/output_file.h"
-#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/sources/indexed_dataset.h"
 #include "trainer/data/text/pair_reader.h"
 #include "trainer/data/text/text_reader.h"
 #include "trainer/data/token_batch.h"

@@ -11,8 +11,8 @@
 #include <fstream>
 #include <random>
 
-#include "trainer/data/indexed_dataset.h"
 #include "trainer/data/loader.h"
+#include "trainer/data/sources/indexed_dataset.h"
 #include "trainer/data/testing/folder.h"
 #include "trainer/data/text/tokenizer.h"
 

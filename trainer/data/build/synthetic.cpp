@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/base/config_error.h"
-#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/sources/indexed_dataset.h"
 #include "trainer/data/text/tokenizer.h"
 #include "trainer/data/text/tokenizer_files.h"
 

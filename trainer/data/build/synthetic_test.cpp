@@ -7,7 +7,7 @@
 #include <map>
 
 #include "core/base/stable_hash.h"
-#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/sources/indexed_dataset.h"
 #include "trainer/data/testing/folder.h"
 
 namespace concord {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trainer/data/arguments.h"
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {

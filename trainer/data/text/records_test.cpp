@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/testing/folder.h"
 
 namespace concord {

@@ -1,4 +1,4 @@
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 
 #include <fmt/core.h>
 
@@ -7,14 +7,14 @@
 #include <optional>
 
 #include "core/base/config_error.h"
-#include "trainer/data/blend.h"
 #include "trainer/data/build/content_hash.h"
 #include "trainer/data/data_files.h"
-#include "trainer/data/gpt_source.h"
-#include "trainer/data/indexed_dataset.h"
 #include "trainer/data/mapped_file.h"
-#include "trainer/data/row_source.h"
-#include "trainer/data/split.h"
+#include "trainer/data/sources/blend.h"
+#include "trainer/data/sources/gpt_source.h"
+#include "trainer/data/sources/indexed_dataset.h"
+#include "trainer/data/sources/row_source.h"
+#include "trainer/data/sources/split.h"
 #include "trainer/data/text/pair_reader.h"
 #include "trainer/data/text/records.h"
 #include "trainer/data/text/text_reader.h"

@@ -1,4 +1,4 @@
-#include "trainer/data/gpt_source.h"
+#include "trainer/data/sources/gpt_source.h"
 
 #include <fmt/core.h>
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 
 namespace concord {
 

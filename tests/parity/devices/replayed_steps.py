@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-MODELS = Path(__file__).parents[1] / "golden" / "hf"
+MODELS = Path(__file__).parents[2] / "golden" / "hf"
 SAID = "the passes of a step are recorded"
 
 

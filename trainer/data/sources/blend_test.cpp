@@ -1,6 +1,6 @@
 // Blends and splits compared with blends.json, which Megatron-core's own builder has computed from the files next to
 // it.
-#include "trainer/data/blend.h"
+#include "trainer/data/sources/blend.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "trainer/data/loader.h"
 #include "trainer/data/numpy_sum.h"
-#include "trainer/data/split.h"
+#include "trainer/data/sources/split.h"
 #include "trainer/data/testing/folder.h"
 
 namespace concord {

@@ -1,5 +1,5 @@
 // Forwards only, for evaluation. No activations are kept for a backward, so only the order over the chunks matters.
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 
 namespace concord::generators {
 namespace {

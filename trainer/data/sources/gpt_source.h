@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "trainer/data/gpt_indices.h"
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/gpt_indices.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/text/documents.h"
 #include "trainer/data/text/tokenizer.h"
 

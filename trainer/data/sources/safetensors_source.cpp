@@ -6,8 +6,8 @@
 #include "core/base/config_error.h"
 #include "core/base/quoted.h"
 #include "core/safetensors/reader.h"
-#include "trainer/data/row_source.h"
-#include "trainer/data/split.h"
+#include "trainer/data/sources/row_source.h"
+#include "trainer/data/sources/split.h"
 
 namespace concord {
 namespace {

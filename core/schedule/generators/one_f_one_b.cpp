@@ -1,7 +1,7 @@
 // 1F1B without interleaving (PipeDream-Flush; Megatron's forward_backward_pipelining_without_interleaving).
 #include <algorithm>
 
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 
 namespace concord::generators {
 

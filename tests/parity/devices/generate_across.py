@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 TOKENS = 24
-MODELS = Path(__file__).parent.parent / "golden/hf"
+MODELS = Path(__file__).parents[2] / "golden/hf"
 PROMPTS = [[(i * i * 31 + t * 7) % 250 for t in range(length)] for i, length in enumerate((3, 17, 8), start=1)]
 
 

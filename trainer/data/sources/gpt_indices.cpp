@@ -1,4 +1,4 @@
-#include "trainer/data/gpt_indices.h"
+#include "trainer/data/sources/gpt_indices.h"
 
 #include <fmt/core.h>
 

@@ -1,4 +1,4 @@
-#include "trainer/data/row_source.h"
+#include "trainer/data/sources/row_source.h"
 
 #include <fmt/core.h>
 

@@ -1,4 +1,4 @@
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 
 namespace concord::generators {
 

@@ -10,7 +10,7 @@
 #include <limits>
 #include <stdexcept>
 
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 
 namespace concord::generators {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/data/split.h"
+#include "trainer/data/sources/split.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "trainer/data/arguments.h"
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/text/documents.h"
 
 namespace concord {

@@ -1,4 +1,4 @@
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/sources/indexed_dataset.h"
 #include "trainer/data/testing/folder.h"
 #include "trainer/data/text/documents.h"
 #include "trainer/data/text/tokenizer.h"

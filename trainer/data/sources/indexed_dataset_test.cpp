@@ -1,4 +1,4 @@
-#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/sources/indexed_dataset.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerFast
 
 
 def make_corpus(path, mebibytes, accented):
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     files = sorted(file for ending in ("*.md", "*.py", "*.cpp", "*.h") for folder in ("docs", "trainer", "core", "platform")
                    for file in (root / folder).rglob(ending))
     parts = [part for file in files for part in file.read_text(errors="replace").split("\n\n") if part.strip()]

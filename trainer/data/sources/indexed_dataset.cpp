@@ -1,4 +1,4 @@
-#include "trainer/data/indexed_dataset.h"
+#include "trainer/data/sources/indexed_dataset.h"
 
 #include <fmt/core.h>
 

@@ -2,7 +2,7 @@
 // the order of chunk_steps, backwards in the same order with the chunks reversed.
 #include <algorithm>
 
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 
 namespace concord::generators {
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "trainer/data/sample_source.h"
+#include "trainer/data/sources/sample_source.h"
 #include "trainer/data/text/pair_reader.h"
 #include "trainer/data/text/tokenizer.h"
 

@@ -1,5 +1,5 @@
 // GPipe (Huang et al. 2019): every forward, then every backward.
-#include "core/schedule/generators.h"
+#include "core/schedule/generators/generators.h"
 
 namespace concord::generators {
 

@@ -1,4 +1,4 @@
-#include "trainer/data/gpt_indices.h"
+#include "trainer/data/sources/gpt_indices.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <numeric>
 #include <random>
 
-#include "trainer/data/gpt_source.h"
-#include "trainer/data/indexed_dataset.h"
 #include "trainer/data/numpy_shuffle.h"
+#include "trainer/data/sources/gpt_source.h"
+#include "trainer/data/sources/indexed_dataset.h"
 #include "trainer/data/testing/folder.h"
 
 namespace concord {

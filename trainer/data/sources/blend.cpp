@@ -1,4 +1,4 @@
-#include "trainer/data/blend.h"
+#include "trainer/data/sources/blend.h"
 
 #include <fmt/format.h>
 
