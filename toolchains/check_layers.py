@@ -118,11 +118,10 @@ def cycle_in(arrows):
 
 def is_test(path):
     """Returns whether |path| is a test or a helper: below tests/, a folder testing/ or fake/, a backend's device/; or
-    named x_test.* or test_x.*."""
+    named x_test.*."""
     folder, name = os.path.split(path)
     return (path.startswith("tests/") or re.match(r"backends/\w+/device/", path)
-            or {"testing", "fake"} & set(folder.split("/")) or name.startswith("test_")
-            or os.path.splitext(name)[0].endswith("_test"))
+            or {"testing", "fake"} & set(folder.split("/")) or os.path.splitext(name)[0].endswith("_test"))
 
 
 def sources(root):

@@ -36,7 +36,7 @@ CLEAN = {
     "backends/cuda/torch/ops/attention/attention.cpp": "#include <torch/library.h>\n",
     "backends/cpu/comm_test.cpp": '#include "tests/processes/spawn.h"\n#include "platform/cpp/platform.hpp"\n',
     "backends/cpu/testing/ranks.h": '#include "tests/processes/spawn.h"\n',
-    "platform/sdk/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
+    "platform/sdk/testing/test_host.hpp": '#include "platform/cpp/platform.hpp"\n',
     "core/torch/device.cpp": '#include <c10/core/Device.h>\n#include "platform/cpp/platform.hpp"\n',
     "core/base/quoted.h": "#include <string>\n",
     "core/ops/cpu/rope.h": '#include "core/base/quoted.h"\n',
@@ -147,7 +147,7 @@ class CheckLayers(unittest.TestCase):
 
     def test_nothing_includes_tests(self):
         self.expect_refused("trainer/x.cpp", '"tests/processes/spawn.h"', "only tests may include tests")
-        self.expect_refused("backends/cpu/x.cpp", '"platform/sdk/test_host.hpp"', "only tests may include tests")
+        self.expect_refused("backends/cpu/x.cpp", '"platform/sdk/testing/test_host.hpp"', "only tests may include tests")
         self.expect_refused("backends/cpu/x.cpp", '"testing/ranks.h"', "only tests may include tests")
 
     def test_cuda_headers_stay_in_their_backend(self):

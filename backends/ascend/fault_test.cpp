@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "platform/sdk/test_host.hpp"
+#include "platform/sdk/testing/test_host.hpp"
 #include "tests/processes/spawn.hpp"
 
 namespace concord::ascend {

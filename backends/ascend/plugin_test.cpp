@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backends/ascend/sim/runtime/sim.h"
-#include "platform/sdk/test_host.hpp"
+#include "platform/sdk/testing/test_host.hpp"
 
 namespace concord::ascend {
 namespace {

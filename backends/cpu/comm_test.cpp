@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "backends/cpu/cpu_test.h"
+#include "backends/cpu/testing/harness.h"
 
 namespace concord::cpu::testing {
 namespace {

@@ -1,4 +1,4 @@
-#include "backends/cpu/cpu_test.h"
+#include "backends/cpu/testing/harness.h"
 
 #include <cstring>
 #include <vector>

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "backends/cuda/fake/control.h"
-#include "backends/cuda/fake/testing.h"
+#include "backends/cuda/testing/fake_host.h"
 
 namespace concord::cuda {
 namespace {

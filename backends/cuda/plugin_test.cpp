@@ -9,7 +9,7 @@
 #include <map>
 
 #include "backends/cuda/fake/control.h"
-#include "backends/cuda/fake/testing.h"
+#include "backends/cuda/testing/fake_host.h"
 #include "platform/sdk/philox.hpp"
 
 namespace concord::cuda {

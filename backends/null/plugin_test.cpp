@@ -1,7 +1,7 @@
 // The null plugin through its C tables: it has every required slot, and reports that none of them does anything.
 #include <gtest/gtest.h>
 
-#include "platform/sdk/test_host.hpp"
+#include "platform/sdk/testing/test_host.hpp"
 
 namespace concord::null {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "platform/sdk/test_host.hpp"
+#include "platform/sdk/testing/test_host.hpp"
 
 namespace concord::device {
 

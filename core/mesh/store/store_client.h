@@ -72,7 +72,7 @@ class StoreClient : public Store {
   std::thread thread_;
 };
 
-// Returns the number of requests that the clients of this process have sent, for tests and benchmarks of large jobs.
+// Returns the number of requests that the clients of this process have sent: the load that it puts on the job's server.
 int64_t store_requests();
 
 }  // namespace concord

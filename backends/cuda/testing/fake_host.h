@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "platform/sdk/test_host.hpp"
+#include "platform/sdk/testing/test_host.hpp"
 
 namespace concord::cuda {
 

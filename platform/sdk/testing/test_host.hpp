@@ -1,5 +1,5 @@
 // A tiny host for unit tests of a plugin: opens the shared library and hands out its tables as they are: no loader, no
-// stubs, no layers in between. Header-only; for tests alone. A program opens one plugin once.
+// stubs, no layers in between. A program opens one plugin once.
 //
 // Example:
 //   sdk::TestHost::set_config("cpu.devices", "2");

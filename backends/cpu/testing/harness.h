@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "platform/sdk/test_host.hpp"
+#include "platform/sdk/testing/test_host.hpp"
 
 namespace concord::cpu::testing {
 
