@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Checks that no include goes against the arrows.
+"""Checks that no include goes against the arrows, and that no file or folder is too large.
 
     trainer -> core -> platform/{cpp,loader,layers} -> platform/abi <- platform/sdk <- backends
 
 and all of them, except platform/abi, -> platform/base. Inside core and trainer each folder has its own arrows, which
 form no cycle.
 
-Usage: check_layers.py ROOT. Prints one line for each include that violates a rule and exits with 1; with 2 if there was
-nothing to read or the table has a cycle. The rules are the tables below; check_layers_test.py shows each of them failing.
+Usage: check_layers.py ROOT. Prints one line for each include, file or folder that violates a rule and exits with 1;
+with 2 if there was nothing to read or the table has a cycle. The rules are the tables below; check_layers_test.py shows
+each of them failing.
 """
 
 import os
@@ -85,6 +86,11 @@ ABI_MAY_INCLUDE = ["stddef.h", "stdint.h"]
 TOP = ["platform", "backends", "core", "trainer", "tests"]
 SUFFIXES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".cuh", ".inc", ".inl")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"\n]+)[>"]', re.MULTILINE)
+# Most lines of a header and of another source, tests excluded; most files of a folder, its folders not counted.
+HEADERS = (".h", ".hpp", ".cuh")
+HEADER_LINES, SOURCE_LINES, FOLDER_FILES = 200, 500, 40
+FOLDERS = TOP + ["docs", "examples", "toolchains"]
+DATA = ["docs/results", "tests/abi/v1_0", "tests/fuzz/corpus", "tests/golden"]
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
@@ -131,6 +137,27 @@ def sources(root):
             for name in sorted(files):
                 if name.endswith(SUFFIXES):
                     yield os.path.relpath(os.path.join(folder, name), root).replace(os.sep, "/")
+
+
+def complaint_about_length(path, text):
+    """Returns the error of a source with more lines than it may have; None if it is allowed."""
+    lines, limit = text.count("\n"), HEADER_LINES if path.endswith(HEADERS) else SOURCE_LINES
+    if is_test(path) or lines <= limit:
+        return None
+    return f"{path}: has {lines} lines, and may have {limit}; split it by concept"
+
+
+def complaints_about_folders(root):
+    """Returns an error for each folder with more files than it may have. Hidden files and data do not count."""
+    complaints = []
+    for top in FOLDERS:
+        for folder, folders, files in os.walk(os.path.join(root, top)):
+            path = os.path.relpath(folder, root).replace(os.sep, "/")
+            folders[:] = sorted(name for name in folders if name != "__pycache__" and f"{path}/{name}" not in DATA)
+            count = sum(not name.startswith(".") for name in files)
+            if count > FOLDER_FILES:
+                complaints.append(f"{path}: has {count} files at one level, and may have {FOLDER_FILES}; divide it")
+    return complaints
 
 
 def resolve(root, path, header):
@@ -185,6 +212,7 @@ def check(root):
         count += 1
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
             text = COMMENT.sub(lambda found: re.sub(r"[^\n]", " ", found.group()), file.read())
+        complaints += filter(None, [complaint_about_length(path, text)])
         for found in INCLUDE.finditer(text):
             header = found.group(2)
             target = resolve(root, path, header)
@@ -192,7 +220,7 @@ def check(root):
             if words:
                 line = text.count("\n", 0, found.start()) + 1
                 complaints.append(f"{path}:{line}: includes {header}: {words}")
-    return count, complaints
+    return count, complaints + complaints_about_folders(root)
 
 
 def main(arguments):
@@ -209,7 +237,7 @@ def main(arguments):
         return 2
     for line in complaints:
         print(f"error: {line}", file=sys.stderr)
-    print(f"check_layers: {count} files, {len(complaints)} includes against the arrows")
+    print(f"check_layers: {count} files, {len(complaints)} errors")
     return 1 if complaints else 0
 
 

@@ -73,7 +73,7 @@ class CheckLayers(unittest.TestCase):
     def test_a_tree_along_the_arrows_passes(self):
         code, printed = self.run_on()
         self.assertEqual(code, 0, printed)
-        self.assertIn(f"{len(CLEAN)} files, 0 includes", printed)
+        self.assertIn(f"{len(CLEAN)} files, 0 errors", printed)
 
     def test_a_folder_without_sources_fails(self):
         with tempfile.TemporaryDirectory() as root, contextlib.redirect_stderr(io.StringIO()) as printed:
@@ -174,6 +174,37 @@ class CheckLayers(unittest.TestCase):
     def test_a_part_without_a_layer_fails(self):
         self.expect_refused("platform/extra/x.cpp", '"platform/abi/comm.h"', "is not in any layer")
         self.expect_refused("core/extra/x.cpp", '"core/base/quoted.h"', "core/extra is not in any layer")
+
+    def expect_limit(self, path, most):
+        code, printed = self.run_on(files={path: "\n" * most})
+        self.assertEqual(code, 0, printed)
+        code, printed = self.run_on(files={path: "\n" * (most + 1)})
+        self.assertEqual(code, 1, printed)
+        self.assertIn(f"error: {path}: has {most + 1} lines, and may have {most}; ", printed)
+
+    def test_headers_have_at_most_200_lines_and_sources_500(self):
+        for path in ("core/base/x.h", "platform/sdk/x.hpp", "backends/cuda/x.cuh"):
+            self.expect_limit(path, 200)
+        for path in ("core/base/x.cpp", "backends/cuda/x.cu"):
+            self.expect_limit(path, 500)
+
+    def test_tests_may_be_longer(self):
+        for path in ("core/base/x_test.cpp", "backends/cpu/testing/x.h", "tests/abi/x.h"):
+            code, printed = self.run_on(files={path: "\n" * 600})
+            self.assertEqual(code, 0, printed)
+
+    def test_folders_have_at_most_40_files_at_one_level(self):
+        for folder in ("core/base/files", "docs", "tests/parity", "toolchains"):
+            files = {f"{folder}/{name}.txt": "" for name in range(40)}
+            code, printed = self.run_on(files={**files, f"{folder}/.hidden": "", f"{folder}/more/x.txt": ""})
+            self.assertEqual(code, 0, printed)
+            code, printed = self.run_on(files={**files, f"{folder}/one_more.txt": ""})
+            self.assertEqual(code, 1, printed)
+            self.assertIn(f"error: {folder}: has 41 files at one level, and may have 40; ", printed)
+
+    def test_data_may_be_many_files(self):
+        code, printed = self.run_on(files={f"tests/golden/hf/{name}.json": "" for name in range(60)})
+        self.assertEqual(code, 0, printed)
 
     def test_an_include_in_a_comment_is_not_one(self):
         text = '/* for example\n#include "backends/shm/engine.h"\n*/\n// #include <cuda.h>\n'

@@ -1,11 +1,14 @@
-# The layer check as part of every build: an include against the arrows fails it. Also the tests of this folder's
-# scripts.
+# The layer check as part of every build: an include against the arrows, or a file or folder that is too large, fails
+# it. Also the tests of this folder's scripts.
 if(NOT Python3_EXECUTABLE)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
 endif()
 add_custom_target(concord_layers ALL
   COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/check_layers.py ${PROJECT_SOURCE_DIR}
   COMMENT "Checking that includes follow the layers" VERBATIM)
+if(CONCORD_TESTS)
+  add_dependencies(concord_tests concord_layers)
+endif()
 foreach(script check_layers check_thread_safety check_words expect_output header_samples run_test_program select_tests test_inputs test_summary)
   concord_check(toolchains.${script} LABELS unit
     COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/${script}_test.py)
