@@ -28,7 +28,7 @@ include(tuning)
 include(plugin)  # concord_plugin(NAME SOURCES ... LIBRARIES ...), which is installed for other projects too
 
 # concord_library(NAME SOURCES ... LIBRARIES ... LOOPS ...): a static library, called Concord::NAME by its users. LOOPS
-# are sources that loop over memory in a library with concord_loops_little: compiled together, with -O3.
+# are sources that loop over memory, in a library that is compiled with -O1 (tuning.cmake): compiled together, with -O3.
 function(concord_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LOOPS" ${ARGN})
   set(loops)

@@ -41,39 +41,87 @@ function(concord_batches target)
 endfunction()
 
 # Most libraries call others and loop over little: -O3 made core's batches take a third longer to compile than -O1, and
-# steps no faster. concord_loops_little(TARGET...) marks such targets; their sources that do loop over memory get
-# CONCORD_LOOPS among their own options. concord_calls_others(TARGET...) also declares that a target reads no memory as
-# another type: under the address sanitizer it does without the checks of pointers (alignment and others) that are a
-# quarter of its compilation there.
+# steps no faster. Their sources that do loop over memory keep -O3, by concord_loops or LOOPS of concord_library.
 set(release_build $<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${CONCORD_SANITIZE}>>>)
-set(CONCORD_LOOPS $<${release_build}:-O3> $<$<BOOL:${CONCORD_SANITIZE}>:-O1>)  # hot in tests under sanitizers
-function(concord_loops_little)
-  foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<AND:${release_build},$<COMPILE_LANGUAGE:CXX>>:-O1>)
-  endforeach()
+
+set(CONCORD_LOOPS $<${release_build}:-O3> $<$<BOOL:${CONCORD_SANITIZE}>:-O1>)
+# concord_loops(SOURCE... [OPTIONS ...]): sources of the current folder that loop over memory, with their own options.
+# Under sanitizers tests spend their time in them.
+function(concord_loops)
+  cmake_parse_arguments(ARG "" "" "OPTIONS" ${ARGN})
+  set_source_files_properties(${ARG_UNPARSED_ARGUMENTS} PROPERTIES SKIP_PRECOMPILE_HEADERS TRUE
+    COMPILE_OPTIONS "${ARG_OPTIONS};${CONCORD_LOOPS}")
 endfunction()
-function(concord_calls_others)
-  concord_loops_little(${ARGN})
-  foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE
-      $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=alignment,null,object-size,vptr>)
+
+# concord_tune(): compile times of single targets. The top CMakeLists.txt calls it when all targets exist.
+function(concord_tune)
+  # They read no memory as another type, so the address sanitizer does without the checks of pointers (alignment and
+  # others) that are a quarter of their compilation there.
+  set(call_others concord_arguments concord_checkpoint concord_cli concord_commands concord_core concord_data_parallel
+    concord_launch concord_mesh concord_models concord_optim concord_parallel concord_probe concord_report
+    concord_schedule concord_torch_module concord_trackers concord_trainer concord_training_plan)
+  concord_tune_targets(${call_others}
+    OPTIONS $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=alignment,null,object-size,vptr>)
+  concord_tune_targets(${call_others} concord_base concord_data concord_platform concord_safetensors
+      concord_ascend_ops concord_ascend_torch concord_sim_opapi
+      concord-cuda-device-test concord_cuda_fake_nccl concord_cuda_fake_runtime concord_cuda_ops concord_plugin_cuda
+      concord_plugin_cuda_fake concord_plugin_mutant callback hello pretrain
+    OPTIONS $<$<AND:${release_build},$<COMPILE_LANGUAGE:CXX>>:-O1>)
+  # Expected values of tests, computed in loops over megabytes: optimised under sanitizers too, and checked by address.
+  concord_tune_targets(concord_shm_values OPTIONS -O1 $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=undefined>)
+  concord_tune_targets(concord_header_samples concord_header_samples_torch OPTIONS -O0)  # nothing runs
+
+  # libtorch's headers take 9 s of a batch of core: 13 batches of 8 take 242 s of CPU time, 7 of 16 take 170. CLI11's are
+  # most of what the subcommands cost, so these are two batches of about the same cost, for two cores.
+  concord_tune_targets(concord_core PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
+  concord_tune_targets(concord_cuda_ops PROPERTIES UNITY_BUILD_BATCH_SIZE 24)
+  concord_tune_targets(concord_cli concord_commands PROPERTIES UNITY_BUILD_BATCH_SIZE 0)  # all together
+  # Kernels have constants of their own by the same names; newer CMakes would compile .cu files together too. missing.cpp
+  # defines names that the other sources declare, with other arguments.
+  concord_compile_separately(concord_cuda_ops "\\.cu$")
+  concord_compile_separately(concord_sim_opapi "missing\\.cpp$")
+
+  concord_precompile_torch(concord_core concord_probe concord_trainer)
+endfunction()
+
+# concord_tune_targets(TARGET... [OPTIONS ...] [PROPERTIES ...]): adds compile options to the targets and sets properties,
+# for those of the targets that this build has.
+function(concord_tune_targets)
+  cmake_parse_arguments(ARG "" "" "OPTIONS;PROPERTIES" ${ARGN})
+  foreach(target IN LISTS ARG_UNPARSED_ARGUMENTS)
+    if(TARGET ${target})
+      target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
+      if(ARG_PROPERTIES)
+        set_target_properties(${target} PROPERTIES ${ARG_PROPERTIES})
+      endif()
+    endif()
   endforeach()
 endfunction()
 
-# concord_precompile_torch(TARGET [CARRIER]): precompiles the headers that most sources with libtorch include, for
-# TARGET or for all that name it as their CARRIER. Only for Clang, which loads lazily what a source uses: a batch of
-# core takes 9.0 s of CPU time instead of 17.1, and the headers 15.2 once. GCC loads all of them every time, which costs
-# as much as it saves.
-function(concord_precompile_torch target)
-  if(NOT CMAKE_UNITY_BUILD OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+# concord_compile_separately(TARGET PATTERN): compiles the sources of TARGET that match PATTERN outside of its batches.
+function(concord_compile_separately target pattern)
+  if(NOT TARGET ${target})
     return()
   endif()
-  if(ARGN)
-    target_precompile_headers(${target} REUSE_FROM ${ARGN})
-  else()
-    target_precompile_headers(${target} PRIVATE <ATen/core/Tensor.h> <torch/csrc/autograd/custom_function.h>
-      <torch/library.h> <fmt/format.h> <nlohmann/json.hpp>)
+  get_target_property(sources ${target} SOURCES)
+  list(FILTER sources INCLUDE REGEX "${pattern}")
+  get_target_property(folder ${target} SOURCE_DIR)
+  list(TRANSFORM sources PREPEND ${folder}/)
+  set_source_files_properties(${sources} TARGET_DIRECTORY ${target} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
+
+# concord_precompile_torch(TARGET...): precompiles the headers that most sources with libtorch include, once for all of
+# the targets. Only for Clang, which loads lazily what a source uses: a batch of core takes 9.0 s of CPU time instead of
+# 17.1, and the headers 15.2 once. GCC loads all of them every time, which costs as much as it saves.
+function(concord_precompile_torch carrier)
+  if(NOT TARGET ${carrier} OR NOT CMAKE_UNITY_BUILD OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    return()
   endif()
+  target_precompile_headers(${carrier} PRIVATE <ATen/core/Tensor.h> <torch/csrc/autograd/custom_function.h>
+    <torch/library.h> <fmt/format.h> <nlohmann/json.hpp>)
+  foreach(target IN LISTS ARGN)
+    target_precompile_headers(${target} REUSE_FROM ${carrier})
+  endforeach()
 endfunction()
 
 # concord_precompile_plain(TARGET LIBRARY...): like concord_precompile_torch, for code without libtorch in builds under

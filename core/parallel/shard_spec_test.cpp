@@ -26,7 +26,7 @@ ShardSpec column(int64_t rows, int64_t columns) { return {.name = "w", .dims = {
 ShardSpec row(int64_t rows, int64_t columns) { return {.name = "w", .dims = {{rows, {}}, {columns, kTp}}}; }
 
 template <class Body>
-std::string refusal(Body body) {
+std::string refused(Body body) {
   try {
     body();
   } catch (const ConfigError& error) {
@@ -197,7 +197,7 @@ TEST(ShardPlaceOf, ARankComesFromTheLayout) {
 }
 
 TEST(ShardSpec, ThatCannotBeMeantIsRefusedWithItsNumbers) {
-  const auto shape = [](const ShardSpec& spec) { return refusal([&] { local_shape(spec, at(4, 0)); }); };
+  const auto shape = [](const ShardSpec& spec) { return refused([&] { local_shape(spec, at(4, 0)); }); };
   EXPECT_THAT(shape(column(10, 6)),
               HasSubstr("parameter w: dimension 0 of 10 cannot be split into 4 equal parts; choose a tp"));
   ShardSpec qkv = column(16, 4);
@@ -214,7 +214,7 @@ TEST(ShardSpec, ThatCannotBeMeantIsRefusedWithItsNumbers) {
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .fused_dim = 1}), HasSubstr("fused_dim is 1 of 1"));
   EXPECT_THAT(shape({.name = "w", .dims = {{8, {}}}, .stacked = true}),
               HasSubstr("a stack needs its own first dimension"));
-  EXPECT_THAT(refusal([] { shard_runs({.name = "w", .dims = {{2, {}}, {2, {}}}, .stacked = true}, at(1, 0)); }),
+  EXPECT_THAT(refused([] { shard_runs({.name = "w", .dims = {{2, {}}, {2, {}}}, .stacked = true}, at(1, 0)); }),
               HasSubstr("no {}"));
 }
 
