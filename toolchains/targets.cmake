@@ -29,28 +29,54 @@ include(plugin)  # concord_plugin(NAME SOURCES ... LIBRARIES ...), which is inst
 
 # concord_library(NAME SOURCES ... LIBRARIES ... LOOPS ...): a static library, called Concord::NAME by its users. LOOPS
 # are sources that loop over memory, in a library that is compiled with -O1 (tuning.cmake): compiled together, with -O3.
+# concord_part adds the sources of other folders.
 function(concord_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES;LOOPS" ${ARGN})
-  set(loops)
+  add_library(concord_${name} STATIC ${ARG_SOURCES})
+  add_library(Concord::${name} ALIAS concord_${name})
+  set_target_properties(concord_${name} PROPERTIES EXPORT_NAME ${name} LINKER_LANGUAGE CXX
+    CONCORD_LIBRARIES "${ARG_LIBRARIES}" CONCORD_PARTS "")
+  target_link_libraries(concord_${name} PUBLIC ${ARG_LIBRARIES}
+    PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # not propagated to users of the library
+  concord_compile(concord_${name} SOURCES ${ARG_SOURCES} LIBRARIES ${ARG_LIBRARIES})
   if(ARG_LOOPS)
     add_library(concord_${name}_loops OBJECT ${ARG_LOOPS})
     target_link_libraries(concord_${name}_loops PRIVATE ${ARG_LIBRARIES} concord_build_flags)
-    concord_precompile_plain(concord_${name}_loops ${ARG_LIBRARIES})
-    set(loops $<TARGET_OBJECTS:concord_${name}_loops>)
+    concord_compile(concord_${name}_loops SOURCES ${ARG_LOOPS} LIBRARIES ${ARG_LIBRARIES})
+    target_sources(concord_${name} PRIVATE $<TARGET_OBJECTS:concord_${name}_loops>)
   endif()
-  add_library(concord_${name} STATIC ${ARG_SOURCES} ${loops})
-  concord_batches(concord_${name} ${ARG_SOURCES})
-  add_library(Concord::${name} ALIAS concord_${name})
-  set_target_properties(concord_${name} PROPERTIES EXPORT_NAME ${name})
-  target_link_libraries(concord_${name} PUBLIC ${ARG_LIBRARIES}
-    PRIVATE $<BUILD_INTERFACE:concord_build_flags>)  # not propagated to users of the library
+endfunction()
+
+# concord_part(WHOLE NAME SOURCES ... LIBRARIES ...): the sources of a folder that are part of the library WHOLE,
+# compiled as the object library concord_WHOLE_NAME. LIBRARIES are those that WHOLE does not have yet. Does nothing if
+# this build has no WHOLE: Concord::core and Concord::trainer need libtorch.
+function(concord_part whole name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT TARGET concord_${whole})
+    return()
+  endif()
+  set(part concord_${whole}_${name})
+  get_target_property(libraries concord_${whole} CONCORD_LIBRARIES)
+  list(APPEND libraries ${ARG_LIBRARIES})
+  add_library(${part} OBJECT ${ARG_SOURCES})
+  target_link_libraries(${part} PRIVATE ${libraries} concord_build_flags)
+  concord_compile(${part} SOURCES ${ARG_SOURCES} LIBRARIES ${libraries})
+  target_sources(concord_${whole} PRIVATE $<TARGET_OBJECTS:${part}>)
+  target_link_libraries(concord_${whole} PUBLIC ${ARG_LIBRARIES})
+  set_property(TARGET concord_${whole} APPEND PROPERTY CONCORD_PARTS ${part})
+endfunction()
+
+# concord_compile(TARGET SOURCES ... LIBRARIES ...): how the sources of a library or of a part of one are compiled.
+function(concord_compile target)
+  cmake_parse_arguments(ARG "" "" "SOURCES;LIBRARIES" ${ARGN})
+  concord_batches(${target} ${ARG_SOURCES})
   # libtorch's templates take a quarter longer to compile under the undefined-behaviour sanitizer. It covers the code
   # that parses files and moves bytes, which does not use libtorch.
   concord_links(torch Concord::torch ${ARG_LIBRARIES})
   if(torch AND CONCORD_SANITIZE STREQUAL "address")
-    target_compile_options(concord_${name} PRIVATE -fno-sanitize=undefined)
+    target_compile_options(${target} PRIVATE -fno-sanitize=undefined)
   endif()
-  concord_precompile_plain(concord_${name} ${ARG_LIBRARIES})
+  concord_precompile_plain(${target} ${ARG_LIBRARIES})
 endfunction()
 
 # concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that the user

@@ -29,7 +29,8 @@ function(concord_links out wanted)
 endfunction()
 
 # Number of sources per unity batch. Half of the compile time of a source without libtorch is the standard library's
-# headers, fmt and JSON, so batches are large: at most 24, and no small last batch.
+# headers, fmt and JSON, and libtorch's headers take 9 s of a batch (13 batches of 8 sources of core take 242 s of CPU
+# time, 7 of 16 take 170), so batches are large: at most 24, and no small last batch.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
 function(concord_batches target)
   list(LENGTH ARGN count)
@@ -44,13 +45,12 @@ endfunction()
 # steps no faster. Their sources that do loop over memory keep -O3, by concord_loops or LOOPS of concord_library.
 set(release_build $<AND:$<CONFIG:Release>,$<NOT:$<BOOL:${CONCORD_SANITIZE}>>>)
 
-set(CONCORD_LOOPS $<${release_build}:-O3> $<$<BOOL:${CONCORD_SANITIZE}>:-O1>)
 # concord_loops(SOURCE... [OPTIONS ...]): sources of the current folder that loop over memory, with their own options.
 # Under sanitizers tests spend their time in them.
 function(concord_loops)
   cmake_parse_arguments(ARG "" "" "OPTIONS" ${ARGN})
   set_source_files_properties(${ARG_UNPARSED_ARGUMENTS} PROPERTIES SKIP_PRECOMPILE_HEADERS TRUE
-    COMPILE_OPTIONS "${ARG_OPTIONS};${CONCORD_LOOPS}")
+    COMPILE_OPTIONS "${ARG_OPTIONS};$<${release_build}:-O3>;$<$<BOOL:${CONCORD_SANITIZE}>:-O1>")
 endfunction()
 
 # concord_tune(): compile times of single targets. The top CMakeLists.txt calls it when all targets exist.
@@ -71,30 +71,41 @@ function(concord_tune)
   concord_tune_targets(concord_shm_values OPTIONS -O1 $<$<STREQUAL:${CONCORD_SANITIZE},address>:-fno-sanitize=undefined>)
   concord_tune_targets(concord_header_samples concord_header_samples_torch OPTIONS -O0)  # nothing runs
 
-  # libtorch's headers take 9 s of a batch of core: 13 batches of 8 take 242 s of CPU time, 7 of 16 take 170. CLI11's are
-  # most of what the subcommands cost, so these are two batches of about the same cost, for two cores.
-  concord_tune_targets(concord_core PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
-  concord_tune_targets(concord_cuda_ops PROPERTIES UNITY_BUILD_BATCH_SIZE 24)
-  concord_tune_targets(concord_cli concord_commands PROPERTIES UNITY_BUILD_BATCH_SIZE 0)  # all together
+  # Each all in one batch. CLI11's headers are most of what the subcommands cost: two libraries of about the same cost,
+  # for two cores.
+  concord_tune_targets(concord_cli concord_commands concord_cuda_ops PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
   # Kernels have constants of their own by the same names; newer CMakes would compile .cu files together too. missing.cpp
   # defines names that the other sources declare, with other arguments.
   concord_compile_separately(concord_cuda_ops "\\.cu$")
   concord_compile_separately(concord_sim_opapi "missing\\.cpp$")
 
-  concord_precompile_torch(concord_core concord_probe concord_trainer)
+  set(with_torch)
+  foreach(whole IN ITEMS concord_core concord_trainer)
+    if(TARGET ${whole})
+      get_target_property(parts ${whole} CONCORD_PARTS)
+      list(APPEND with_torch ${parts})
+    endif()
+  endforeach()
+  concord_precompile_torch(${with_torch} concord_probe concord_trainer)
 endfunction()
 
-# concord_tune_targets(TARGET... [OPTIONS ...] [PROPERTIES ...]): adds compile options to the targets and sets properties,
-# for those of the targets that this build has.
+# concord_tune_targets(TARGET... [OPTIONS ...] [PROPERTIES ...]): adds compile options to the targets and sets
+# properties, for those of the targets that this build has, and their parts (concord_part).
 function(concord_tune_targets)
   cmake_parse_arguments(ARG "" "" "OPTIONS;PROPERTIES" ${ARGN})
   foreach(target IN LISTS ARG_UNPARSED_ARGUMENTS)
-    if(TARGET ${target})
-      target_compile_options(${target} PRIVATE ${ARG_OPTIONS})
-      if(ARG_PROPERTIES)
-        set_target_properties(${target} PROPERTIES ${ARG_PROPERTIES})
-      endif()
+    if(NOT TARGET ${target})
+      continue()
     endif()
+    get_target_property(parts ${target} CONCORD_PARTS)
+    foreach(each IN LISTS target parts)
+      if(TARGET ${each})
+        target_compile_options(${each} PRIVATE ${ARG_OPTIONS})
+        if(ARG_PROPERTIES)
+          set_target_properties(${each} PROPERTIES ${ARG_PROPERTIES})
+        endif()
+      endif()
+    endforeach()
   endforeach()
 endfunction()
 
