@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the cuda backend on a machine with a device and runs all that needs one: the device test, the conformance kit
-# with 1 to 4 ranks on one device, the benchmark beside raw calls; and, where what they need is installed, the unit
-# tests, a small network in libtorch and the mutants. Needs nvcc, CMake, a C++20 compiler and NCCL (a torch wheel has
-# it); no network.
+# Builds the cuda backend on a machine with a device and runs the tests that need one: the device test, the conformance
+# kit with 1 to 4 ranks on one device and the benchmark of the plugin compared with raw calls; if their requirements are
+# installed, also the unit tests, a small network in libtorch and the mutants. Needs nvcc, CMake, a C++20 compiler and
+# NCCL (a torch wheel has it); no network.
 #
 #   backends/cuda/device_check.sh [--quick] [--world N] [--filter RE] [--limit S] [STEP...]
 #
