@@ -56,8 +56,8 @@ class Communicators : public sdk::CommTable<Communicators> {
   void run(Communicator& comm, const sdk::BatchP2p& call, concord_stream stream);
 
   // For the other tables. |stream| was synchronized and failed: throws the failure of a communicator that was used on
-  // it, if HCCL says that one has failed; |words| are added to its message.
-  void report(concord_stream stream, const std::string& words);
+  // it, if HCCL says that one has failed; |message| is appended to the error.
+  void report(concord_stream stream, const std::string& message);
   // |stream| is about to be destroyed.
   void forget(concord_stream stream);
   // A graph, which may hold operations of any communicator, was queued on |stream|.

@@ -88,13 +88,13 @@ const char* name_of(abi::HcclResult result) {
 }
 
 // The vendor's message on one line. ACL's report can be pages of log; the beginning says what happened.
-std::string one_line(const char* words) {
+std::string one_line(const char* message) {
   constexpr size_t kEnough = 600;
-  std::string line = words != nullptr ? words : "";
+  std::string line = message != nullptr ? message : "";
   std::replace(line.begin(), line.end(), '\n', ' ');
   if (line.size() > kEnough) line = line.substr(0, kEnough) + "...";
   while (!line.empty() && line.back() == ' ') line.pop_back();
-  return line.empty() ? "no words" : line;
+  return line.empty() ? "no message" : line;
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ uint64_t Attendant::add(UcxPort* port, int events) {
 }
 
 // A port that the attendant drives at this moment is handed over when that has ended: it holds the mutex.
-void Attendant::hand_over(uint64_t number, int events, bool to_attendant) {
+void Attendant::set_driver(uint64_t number, int events, bool to_attendant) {
   const std::lock_guard lock(mutex_);
   ports_[number].ours = to_attendant;
   watch(number, events, to_attendant);

@@ -31,7 +31,7 @@ class Attendant {
   uint64_t add(UcxPort* port, int events);
   void remove(uint64_t number, int events);
   // The port is the caller's, or this thread's; it has been drained then.
-  void hand_over(uint64_t number, int events, bool to_attendant);
+  void set_driver(uint64_t number, int events, bool to_attendant);
 
  private:
   Attendant();

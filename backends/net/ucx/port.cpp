@@ -252,7 +252,7 @@ void UcxPort::retire() {
 
 void UcxPort::drive(bool mine) {
   if (!mine) drain();
-  Attendant::here().hand_over(number_, events_, !mine);
+  Attendant::here().set_driver(number_, events_, !mine);
 }
 
 void UcxPort::progress(int milliseconds) {

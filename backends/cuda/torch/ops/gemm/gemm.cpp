@@ -456,8 +456,8 @@ static bool takes_blocks(const Gemm& g) {
 }
 
 bool takes(const Gemm& g) {
-  constexpr int64_t kLeast = 640;  // more than the experts of any model
-  const bool is_large = g.rows >= kLeast && g.columns >= kLeast && g.depth >= kLeast;
+  constexpr int64_t kMinSize = 640;  // more than the experts of any model
+  const bool is_large = g.rows >= kMinSize && g.columns >= kMinSize && g.depth >= kMinSize;
   const bool is_whole =
       g.rows % 8 == 0 && g.columns % 8 == 0 && g.depth % 8 == 0;  // multiples of 16 bytes, which algorithms need
   const bool is_by_rows = !g.transposed_a && g.transposed_b;
