@@ -77,7 +77,7 @@ std::string arguments_help();  // for --help
 // Whether resume_from_checkpoint asks for the newest checkpoint of output_dir.
 bool resumes_from_newest(const TrainingArguments& arguments);
 
-// A number of steps from one that may be a share of |total|: at least 1.
+// Returns |steps_or_ratio|, or that fraction of |total| if it is below 1; at least 1.
 int64_t steps_of(double steps_or_ratio, int64_t total);
 
 }  // namespace concord
