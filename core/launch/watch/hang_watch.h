@@ -21,7 +21,7 @@
 namespace concord {
 
 struct TimedOutRank {
-  int index = 0;  // of the rank that has been silent longest, among those of this machine
+  int index = 0;  // the rank of this machine that has been silent longest
   RankPhase phase{};
   double silent_seconds = 0;
   double limit_seconds = 0;
