@@ -1,4 +1,4 @@
-// Streams of the fake runtime: a thread and a queue each.
+// Streams of the fake runtime; each has a thread and a queue.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,7 +14,7 @@ namespace fake {
 
 using Work = std::function<void()>;
 
-inline constexpr int kQueueLength = 1024;  // about CUDA's own
+inline constexpr int kQueueLength = 1024;  // about the length of CUDA's
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:

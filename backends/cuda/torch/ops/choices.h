@@ -1,5 +1,5 @@
-// Counts which kernel is chosen for given sizes, for tests: a sample for one kernel that runs another proves nothing,
-// and a kernel that no sample runs is not tested. Free of libtorch.
+// Counts which kernels are chosen, for tests: they check that each sample runs the kernel it is written for, and that
+// each kernel is run by a sample. Does not use libtorch.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@ namespace concord::cuda::torch_side {
 // concord_choices::taken lists the counts.
 class Choice {
  public:
-  // |types|: element types for which it can be chosen. |is_open|: whether the user's settings allow the choice.
+  // |types|: element types for which the path can be taken. |is_open|: whether the user's settings allow it.
   Choice(std::string name, std::initializer_list<Type> types, bool (*is_open)() = nullptr);
   Choice(const Choice&) = delete;
   Choice& operator=(const Choice&) = delete;
