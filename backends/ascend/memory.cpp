@@ -29,7 +29,7 @@ struct HostCopy {
 void enqueue_host_copy(const Acl& acl, const HostCopy& what, concord_stream stream) {
   if (acl.aclrtLaunchHostFunc == nullptr) {
     sdk::fail(CONCORD_STATUS_UNIMPLEMENTED,
-              "a queued copy between host buffers needs aclrtLaunchHostFunc (CANN 8.5); ACL itself refuses it");
+              "a queued copy between host buffers needs aclrtLaunchHostFunc (CANN 8.5); ACL itself rejects it");
   }
   auto work = std::make_unique<HostCopy>(what);
   const auto run = [](void* user) {

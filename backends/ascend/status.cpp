@@ -87,7 +87,7 @@ const char* name_of(abi::HcclResult result) {
   return result < std::size(kHcclNames) ? kHcclNames[result] : "a code unknown to this plugin";
 }
 
-// The vendor's message on one line. ACL's report can be pages of log; the beginning says what happened.
+// Returns the vendor's message on one line. ACL's report can be pages of log, which begin with the cause.
 std::string one_line(const char* message) {
   constexpr size_t kEnough = 600;
   std::string line = message != nullptr ? message : "";

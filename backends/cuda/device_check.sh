@@ -35,7 +35,7 @@ done
 write_environment
 find_torch
 
-# What is not there is left out of the build, and said.
+# Parts whose requirements are missing are left out of the build, and listed.
 tests=ON program=ON missing=
 for package in GTest nlohmann_json; do has_package $package || { tests=OFF program=OFF missing+=" $package"; }; done
 for package in fmt yaml-cpp; do has_package $package || { program=OFF missing+=" $package"; }; done

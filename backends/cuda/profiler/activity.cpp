@@ -204,7 +204,7 @@ void Activities::read(uint8_t* buffer, size_t valid) {
 
 void Activities::add(concord_activity_kind kind, const char* name, uint32_t device, uint32_t stream, uint64_t begin,
                      uint64_t end) {
-  if (begin == 0 || end < begin) return;  // CUPTI's way to say that it has not finished
+  if (begin == 0 || end < begin) return;  // CUPTI's mark of unfinished work
   if (records_.size() >= kMaxRecords) {
     ++dropped_;
     return;

@@ -37,7 +37,7 @@ using OnDevice = c10::DeviceGuard;
 
 inline Rows rows_of(const at::Tensor& x) { return {x.size(-1) == 0 ? 0 : x.numel() / x.size(-1), x.size(-1)}; }
 
-// Returns the reference of an operator, which runs on any device, for arguments that the kernels do not support.
+// Runs the reference of an operator, which works on any device, for arguments that the kernels do not support.
 inline std::vector<c10::IValue> reference(const char* name, std::vector<c10::IValue> stack) {
   const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
   op.callBoxedForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd, stack);

@@ -319,7 +319,7 @@ class Device {
       ++shapes_under_load_;
       near_times = times_under_load(stream, near, near_times, run);
     }
-    // The first is cuBLAS's own choice: another one has to be clearly faster, so that noise does not decide.
+    // The first is cuBLAS's own choice: another one must be clearly faster, so that noise does not decide.
     size_t best = 0;
     for (size_t i = 1; i < near.size(); ++i) {
       if (near_times[i] < near_times[best] * kClearly) best = i;
