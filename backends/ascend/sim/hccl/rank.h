@@ -43,7 +43,7 @@ class HcclError : public std::exception {
 // Options from HcclCommConfig and the environment.
 struct RankOptions {
   std::string name;
-  uint64_t buffer_bytes = 0;  // of one buffer; a rank takes two from the device's memory
+  uint64_t buffer_bytes = 0;  // size of a buffer; a rank allocates two on the device
   std::chrono::milliseconds connect_timeout{};
   std::chrono::milliseconds execute_timeout{};
 };

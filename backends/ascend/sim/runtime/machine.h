@@ -55,7 +55,7 @@ class Machine {
   // Returns the stream of a handle; null is the current context's default stream. Throws 107017 for an invalid handle,
   // 107003 if the stream does not belong to the current context.
   std::shared_ptr<Stream> stream(void* handle) const;
-  // Like stream(), but for streams of any context.
+  // Like stream(), but accepts streams of any context.
   std::shared_ptr<Stream> any_stream(void* handle) const;
 
   void* create_event(Event::Kind kind, uint32_t flags);

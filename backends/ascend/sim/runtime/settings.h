@@ -20,7 +20,7 @@ struct Settings {
 };
 
 // Returns the settings, read at the first use. An invalid value ends the process with an error message, so that no test
-// runs on a machine with other settings than it requires.
+// runs on a machine without the settings that it requires.
 const Settings& settings();
 
 // Parses "8G", "512M", "64K" or plain bytes; returns false for other texts.

@@ -3,7 +3,7 @@
 // An allocation is filled with 0xff (NaN in every float type, -1 in integers) before it is returned and again when it
 // is freed, so that memory that is read before it is written, or after it is freed, cannot be taken for a result. Guard
 // bytes after every allocation are checked when it is freed. A freed range stays in quarantine for a while: its address
-// is not reused immediately, and using it is an error of its own.
+// is not reused immediately, and using it is a separate error.
 //
 // Threads: any.
 #pragma once

@@ -1,4 +1,4 @@
-// All memory that the runtime manages: of the devices, reserved ranges with their mappings, pinned host memory.
+// All memory that the runtime manages: device memory, reserved ranges with their mappings, pinned host memory.
 // Threads: any.
 #pragma once
 
