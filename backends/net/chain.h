@@ -79,8 +79,8 @@ class Chain {
   const size_t lag_;      // steps begun before the result of the first of them is back
   const int32_t before_;  // the rank with this rank's index on the previous host
   const int32_t after_;   // and on the next host
-  int64_t most_ = 0;    // elements of the largest slice
-  int64_t stride_ = 0;  // bytes from one part of a slot to the next
+  int64_t most_ = 0;      // elements of the largest slice
+  int64_t stride_ = 0;    // bytes from one part of a slot to the next
   std::vector<Step> steps_;
   std::vector<std::byte>& scratch_;
   // Parts of the scratch memory.

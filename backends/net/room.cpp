@@ -67,7 +67,8 @@ void Room::on_disconnect(Member& member) {
 }
 
 void Room::check_deadline() {
-  const bool waiting = std::any_of(members_.begin(), members_.end(), [](const Member& each) { return each.has_record; });
+  const bool waiting =
+      std::any_of(members_.begin(), members_.end(), [](const Member& each) { return each.has_record; });
   if (!waiting || status_ != CONCORD_STATUS_OK || Clock::now() < deadline_) return;
   std::set<int32_t> there;
   for (const Member& member : members_) {
@@ -93,7 +94,8 @@ void Room::fail(concord_status status, const std::string& text, const Member* se
 }
 
 void Room::finish_round() {
-  const auto ready = std::count_if(members_.begin(), members_.end(), [](const Member& each) { return each.has_record; });
+  const auto ready =
+      std::count_if(members_.begin(), members_.end(), [](const Member& each) { return each.has_record; });
   if (ready < world_ || status_ != CONCORD_STATUS_OK) return;
   is_complete_ = true;
   members_.sort([](const Member& a, const Member& b) { return a.rank < b.rank; });

@@ -59,8 +59,8 @@ class Spanning final : public shm::Engine {
 
   const int32_t rank_;
   const HostMap map_;
-  const int32_t host_;    // of this rank
-  const int32_t place_;   // index of this rank on its host
+  const int32_t host_;         // of this rank
+  const int32_t place_;        // index of this rank on its host
   const int32_t local_ranks_;  // ranks on this host
   const shm::Options options_;
   const std::unique_ptr<shm::Communicator> local_;

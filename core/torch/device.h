@@ -25,8 +25,8 @@ c10::Device torch_device(const Platform& platform, int32_t index);
 // For a platform that computes on the cpu it is the null stream: libtorch and the plugin work inline there.
 Stream torch_stream(const Device& device);
 
-// Waits until libtorch has passed all work of |device| on to its streams, not until it is done. torch_npu passes work on
-// from a dedicated thread, which ends the process with an error if it is still at work while the process exits. Errors
+// Waits until libtorch has queued all work of |device| on its streams, not until it is done. torch_npu queues work from
+// a dedicated thread, which ends the process with an error if it is still working while the process exits. Errors
 // are ignored: they belong to the calls that queued the work.
 void flush_torch(const Device& device) noexcept;
 

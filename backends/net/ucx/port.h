@@ -70,7 +70,7 @@ class UcxPort final : public Port {
   // A message that has not arrived completely, or for which no receive has been posted.
   struct Arriving {
     Header header;
-    int64_t bytes = -1;  // length of the message; -1: nothing has arrived
+    int64_t bytes = -1;           // length of the message; -1: nothing has arrived
     int64_t come = 0;             // bytes that have arrived
     std::vector<std::byte> copy;  // data that arrived before the receive was posted
     // The posted receive.
