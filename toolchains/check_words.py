@@ -13,11 +13,13 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-SUFFIXES = {".h", ".hpp", ".cuh", ".c", ".cpp", ".cu", ".md", ".py"}
+SUFFIXES = {".h", ".hpp", ".cuh", ".c", ".cpp", ".cu", ".inc", ".md", ".py", ".sh", ".cmake", ".yaml"}
+NAMES = {"CMakeLists.txt", "run"}
 # Golden and frozen files are not rewritten.
 LEFT_OUT = re.compile(r"tests/(golden|fuzz/corpus|abi/v1_0)/")
 CODE = re.compile(r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n]){1,4}\'', re.S)
 PYTHON = re.compile(r'#[^\n]*|("""|\'\'\')(?:\\.|[^\\])*?\1|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+SCRIPT = re.compile(r'(?<!\S)#[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'')  # sh, CMake and YAML
 MARKS = re.compile(r"^\s*(//+|#+!?|/\*+|\*+(?!/)|R?\"+\(?|'+)|(\*+/|\"+|'+)$")
 
 
@@ -36,17 +38,18 @@ def read_rules(text):
 
 def code_blocks(path, text):
     """Yields (kind, [(line, text)]) for each comment and string; strings of tests quote messages and are left out."""
-    python, header = path.endswith(".py"), path.endswith((".h", ".hpp", ".cuh"))
+    header, script = path.endswith((".h", ".hpp", ".cuh")), path.endswith((".sh", ".cmake", ".yaml", *NAMES))
+    pattern = PYTHON if path.endswith(".py") else SCRIPT if script else CODE
     is_test = re.search(r"_test\.|^tests/|/testing/", path)
     kind, parts, end, line = "", [], 0, 1
-    for token in (PYTHON if python else CODE).finditer(text):
+    for token in pattern.finditer(text):
         word, gap = token.group(), text[end:token.start()]
         line, end = line + gap.count("\n"), token.end()
-        is_comment = word[0] == ("#" if python else "/")
+        is_comment = word[0] == ("/" if pattern is CODE else "#")
         trails = text[text.rfind("\n", 0, token.start()) + 1:token.start()].strip()
         new = "s" if not is_comment else "t" if trails else "h" if header else "c"
         follows = new == kind != "t" and not gap.strip() and (new == "s" or gap.count("\n") == 1)
-        if is_comment or not (is_test or (word[0] == "'" and not python)):
+        if is_comment or not (is_test or (word[0] == "'" and pattern is CODE)):
             for number, part in enumerate(word.split("\n")):
                 part = MARKS.sub("", part).strip()
                 if parts and (not part or not (follows or number)):
@@ -101,7 +104,8 @@ def sources(root):
     listed = subprocess.run(["git", "-C", root, "ls-files", "--cached", "--others", "--exclude-standard"],
                             check=True, capture_output=True, text=True).stdout
     return [name for name in listed.splitlines()
-            if pathlib.PurePath(name).suffix in SUFFIXES and not LEFT_OUT.search(name) and (root / name).is_file()]
+            if (pathlib.PurePath(name).suffix in SUFFIXES or pathlib.PurePath(name).name in NAMES)
+            and not LEFT_OUT.search(name) and (root / name).is_file()]
 
 
 def main():

@@ -1,4 +1,7 @@
 #!/usr/bin/env python3
+import pathlib
+import subprocess
+import tempfile
 import unittest
 
 import check_words
@@ -21,6 +24,22 @@ class CheckWords(unittest.TestCase):
         self.assertEqual(phrases("a.py", '"""Two\nranks beside each other."""\nbeside = 1  # beside\n'),
                          [(2, "next to"), (3, "next to")])
         self.assertEqual(phrases("a.md", "text `beside`\n\n```\nbeside\n```\n\n- the one\n  beside it\n"), [(8, "next to")])
+
+    def test_scripts_cmake_and_yaml_are_read(self):
+        text = '#!/bin/sh\n# beside it\nif [ $# = 1 ]; then echo "one file beside another"; fi\nbeside=${x#beside}\n'
+        for path in ("a.sh", "run", "a.cmake", "core/CMakeLists.txt", "a.yaml"):
+            self.assertEqual(phrases(path, text), [(2, "next to"), (3, "next to")], path)
+        self.assertEqual(phrases("a.inc", "// Beside.\nA(beside)  // beside it\n"), [(2, "next to")])
+
+    def test_every_kind_of_source_is_listed(self):
+        names = ("a.hpp", "a.inc", "a.sh", "a.cmake", "a.yaml", "b/CMakeLists.txt", "run")
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run(["git", "init", "-q", folder], check=True)
+            for name in (*names, "a.txt"):
+                path = pathlib.Path(folder, name)
+                path.parent.mkdir(exist_ok=True)
+                path.touch()
+            self.assertEqual(sorted(check_words.sources(pathlib.Path(folder))), sorted(names))
 
     def test_a_phrase_over_two_lines_of_a_comment_is_found_at_its_first_line(self):
         rules = check_words.read_rules("c  two words  =>  one\n")

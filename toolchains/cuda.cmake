@@ -1,9 +1,9 @@
 # For backends/cuda alone: the CUDA Toolkit (12.4 or newer) with nvcc, and NCCL's header. NCCL itself is looked up at
-# run time, so that nothing is linked and no library has to be here.
+# run time, so that nothing is linked and no library must exist on the building machine.
 #
-# -DCMAKE_CUDA_COMPILER=.../nvcc and -DNCCL_ROOT=... (a folder with include/nccl.h) help where they are not found:
-# nvcc on the PATH or in /usr/local/cuda; nccl.h in the toolkit, in /usr, or in the wheel nvidia-nccl-cu13 (or -cu12) of
-# the .venv, of CONCORD_TORCH's site-packages, or of the python3 on the PATH.
+# nvcc is looked for on the PATH and in /usr/local/cuda; nccl.h in the toolkit, in /usr, and in the wheel
+# nvidia-nccl-cu13 (or -cu12) of the .venv, of CONCORD_TORCH's site-packages, and of the python3 on the PATH. To use
+# others, set -DCMAKE_CUDA_COMPILER=.../nvcc and -DNCCL_ROOT=... (a folder with include/nccl.h).
 if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
   find_program(CONCORD_NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin)
   if(NOT CONCORD_NVCC)

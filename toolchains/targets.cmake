@@ -151,17 +151,21 @@ endfunction()
 
 # concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n COST s ISOLATED ARGUMENTS
 # ...): a GoogleTest program, run as one test of ctest (toolchains/run_test_program.py): one process, which loads
-# libtorch once. SHARDS divides a long one over that many. COST is about how many seconds it takes: ctest starts the
-# longest first, in a fresh clone too. ISOLATED gives each TEST a process: only for tests that change what a process
-# cannot change back. A program without tests is one that fails. PLUGINS are built first. The variable
-# CONCORD_TEST_ENVIRONMENT of a folder is added to the environment of its programs. Labels with a meaning: serial
-# (nothing runs in parallel with it), slow (not by `./run test`, but with `--sanitizers`), exhaustive (`./run test
-# --all` only), no-asan (left out of the address sanitizer's build: arithmetic on values, or as said there), cores (its
-# ranks fill the cores by themselves: two of these would only hold each other up. A lock, since ctest has a test that
-# needs two of its slots wait until no other is left), threads (part of the thread sanitizer's, for which code of one
-# thread has nothing to see), keeps-memory (not searched for leaks), leaks and sanitized (see above). A unit test that
-# runs under the address sanitizer and does without libtorch is sanitized by itself; of those with libtorch the ones say
-# so whose values do not depend on how the compiler optimises.
+# libtorch once. SHARDS divides a long program over n processes. COST is the approximate duration in seconds: ctest
+# starts the longest test first, in a fresh clone too. ISOLATED runs each TEST in its own process: only for tests that
+# change state that a process cannot restore. A program without tests fails. PLUGINS are built first. The variable
+# CONCORD_TEST_ENVIRONMENT of a folder is added to the environment of its programs. Labels with a meaning:
+#   serial         no other test runs in parallel with it
+#   slow           run by `./run test --sanitizers`, not by `./run test`
+#   exhaustive     run by `./run test --all` only
+#   no-asan        left out of the address sanitizer's build: arithmetic on values, or the reason next to the label
+#   cores          its ranks use all cores, so two such tests never run at once. This is a resource lock of ctest,
+#                  because a test that needs several of ctest's slots waits until no other test is left
+#   threads        run under the thread sanitizer too, which finds nothing in code of one thread
+#   keeps-memory   not searched for leaks
+#   leaks          see concord_searches_leaks
+#   sanitized      see concord_test_group. Unit tests that run under the address sanitizer and do not use libtorch get
+#                  this label automatically; tests with libtorch set it if their values do not depend on optimisation
 function(concord_test name)
   if(NOT CONCORD_TESTS)
     return()

@@ -20,7 +20,7 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
           .options = a.model_options,
           .seed = a.job.seed,
           .adapter = plan.adapter,
-          .scores = plan.config.scores,
+          .is_reward_model = plan.config.is_reward_model,
           .adapter_folder = plan.resume_from.empty() ? plan.adapter_folder : plan.resume_from,
           .merged_adapters = plan.merged_adapters,
           .quantization_bit = a.finetuning.quantization_bit,

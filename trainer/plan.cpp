@@ -208,16 +208,16 @@ std::vector<EvaluationSet> open_eval_sets(const TrainingArguments& a, const Data
 
 // |epochs| may be fractional; with packed data the number of steps differs between epochs.
 int64_t steps_of_epochs(const DataLoader& data, double epochs) {
-  constexpr double kMost = 9e15;
+  constexpr double kMaxSteps = 9e15;
   const double whole = std::floor(epochs);
   double steps = 0;
-  for (int64_t epoch = 0; epoch < static_cast<int64_t>(whole) && steps < kMost; ++epoch) {
+  for (int64_t epoch = 0; epoch < static_cast<int64_t>(whole) && steps < kMaxSteps; ++epoch) {
     steps += static_cast<double>(data.batches(epoch));
   }
   if (epochs > whole) {
     steps += std::ceil((epochs - whole) * static_cast<double>(data.batches(static_cast<int64_t>(whole))));
   }
-  return static_cast<int64_t>(std::min(steps, kMost));
+  return static_cast<int64_t>(std::min(steps, kMaxSteps));
 }
 
 void check_enough_data(const TrainingArguments& a, const DataLoader& data) {
@@ -328,7 +328,7 @@ ModelConfig model_config_of(const TrainingArguments& a) {
   const std::string& path = a.model.path.empty() ? a.model.config : a.model.path;
   ModelConfig config = read_model_config(path);
   if (a.preference.stage == "rm") return reward_model_config(config);
-  if (!config.scores) return config;
+  if (!config.is_reward_model) return config;
   throw ConfigError(
       fmt::format("{} is a reward model ({}), which predicts no tokens; set stage: rm to continue training it", path,
                   config.architecture));

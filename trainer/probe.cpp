@@ -278,7 +278,7 @@ class Probe {
 
 ProbeResult probe(VirtualModels& models, const MicroBatch& batch, const ProbeOptions& options,
                   ParallelContext& context) {
-  if (models.config().scores)
+  if (models.config().is_reward_model)
     throw ConfigError("a reward model has no logits to probe; use a model that predicts tokens");
   if (batch.input_ids.defined()) check_batch(batch, /*with_labels=*/true);
   return Probe(models, batch, options, context).run();

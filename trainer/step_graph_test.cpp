@@ -24,11 +24,11 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-using Words = std::vector<std::string>;
+using Args = std::vector<std::string>;
 
-Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+Args operator+(Args args, const Args& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
 }
 
 PassInputs inputs_of(int64_t rows, int64_t length, double weight = 1) {
@@ -67,10 +67,10 @@ TEST(PassInputs, AreAlikeButForTheirTokens) {
 class ReplayedTraining : public ::testing::Test {
  protected:
   // A run of seven steps of two micro-batches, in which each step's losses are logged.
-  Words run_of(const std::string& model, const Words& more = {}) {
-    return Words{"--model", CONCORD_GOLDEN "/hf/" + model, "--train_data", data_} +
-           Words{"--max_steps", "7", "--logging_steps", "1", "--learning_rate", "1e-2", "--save_strategy", "no"} +
-           Words{"--per_device_train_batch_size", "2", "--global_batch_size", "4", "--output_dir", folder_ / "out"} +
+  Args run_of(const std::string& model, const Args& more = {}) {
+    return Args{"--model", CONCORD_GOLDEN "/hf/" + model, "--train_data", data_} +
+           Args{"--max_steps", "7", "--logging_steps", "1", "--learning_rate", "1e-2", "--save_strategy", "no"} +
+           Args{"--per_device_train_batch_size", "2", "--global_batch_size", "4", "--output_dir", folder_ / "out"} +
            more;
   }
 
@@ -88,11 +88,11 @@ class ReplayedTraining : public ::testing::Test {
 
   // What is logged and the final weights of a run, on the device that |how| makes.
   std::vector<at::Tensor> train(
-      const Words& words, const std::function<void()>& how = [] {},
+      const Args& args, const std::function<void()>& how = [] {},
       const std::function<void(Trainer&)>& begins = [](Trainer&) {}) {
     device = std::make_unique<FakeDevice>();
     how();
-    CommandLine line = parse_command_line(words);
+    CommandLine line = parse_command_line(args);
     line.arguments = resolve_arguments(line.arguments, 1);
     check_arguments(line.arguments, 1);
     TrainingPlan plan = plan_training(line.arguments, 0, 1);
@@ -118,10 +118,10 @@ class ReplayedTraining : public ::testing::Test {
   }
 
   // Runs twice, without and with replays, and expects |replays| of them.
-  void expect_replays(const Words& words, int replays) {
-    const auto expected = train(words + Words{"--replay_steps", "false"});
+  void expect_replays(const Args& args, int replays) {
+    const auto expected = train(args + Args{"--replay_steps", "false"});
     EXPECT_EQ(device->replays + device->calls, 0);
-    expect_same(train(words), expected);
+    expect_same(train(args), expected);
     EXPECT_EQ(device->replays, replays);
   }
 
@@ -144,15 +144,15 @@ TEST_F(ReplayedTraining, HasTheBitsOfStepsThatAreNotReplayed) {
 
 // Which expert a token goes to is another one in each step; what routers are told of it is a result.
 TEST_F(ReplayedTraining, HasTheBitsOfExperts) {
-  const Words balanced = {"--moe_router_load_balancing_type", "global_aux_loss", "--moe_aux_loss_coeff", "0.1"};
-  expect_replays(run_of("qwen3-moe-tiny", balanced + Words{"--moe_z_loss_coeff", "0.01"}), 4);
+  const Args balanced = {"--moe_router_load_balancing_type", "global_aux_loss", "--moe_aux_loss_coeff", "0.1"};
+  expect_replays(run_of("qwen3-moe-tiny", balanced + Args{"--moe_z_loss_coeff", "0.01"}), 4);
   expect_replays(run_of("qwen2-moe-tiny", {"--moe_expert_capacity_factor", "1"}), 4);
 }
 
 // Delayed scaling has nothing to go by in the first step.
 TEST_F(ReplayedTraining, HasTheBitsOf8BitFloats) {
-  const Words evaluates = {"--bf16", "true", "--eval_data", data_, "--eval_steps", "1", "--eval_iters", "1"};
-  expect_replays(run_of("qwen2-tiny", evaluates + Words{"--fp8", "hybrid"}), 3);
+  const Args evaluates = {"--bf16", "true", "--eval_data", data_, "--eval_steps", "1", "--eval_iters", "1"};
+  expect_replays(run_of("qwen2-tiny", evaluates + Args{"--fp8", "hybrid"}), 3);
   expect_replays(run_of("qwen2-tiny", {"--bf16", "true", "--fp8", "e4m3", "--fp8_recipe", "blockwise"}), 4);
 }
 
@@ -170,8 +170,8 @@ TEST_F(ReplayedTraining, NamesTheMicroBatchOfANotFiniteLossAfterAnEvaluation) {
     poison->model = &trainer.model();
     trainer.add_callback(poison);
   };
-  const Words evaluates = {"--eval_data", data_, "--eval_steps", "1", "--eval_iters", "1"};
-  EXPECT_THAT([&] { train(run_of("qwen2-tiny", evaluates + Words{"--rerun_mode", "disabled"}), [] {}, begins); },
+  const Args evaluates = {"--eval_data", data_, "--eval_steps", "1", "--eval_iters", "1"};
+  EXPECT_THAT([&] { train(run_of("qwen2-tiny", evaluates + Args{"--rerun_mode", "disabled"}), [] {}, begins); },
               ThrowsMessage<Error>(HasSubstr("the loss of micro-batch 0 of step 6 is NaN")));
   EXPECT_EQ(device->replays, 3);
   finalize();
@@ -184,8 +184,8 @@ TEST_F(ReplayedTraining, RecordsAnewWhereStepsChange) {
 }
 
 TEST_F(ReplayedTraining, EnqueuesWhereNoTwoStepsAreAlike) {
-  for (const Words& more : {Words{"--hidden_dropout", "0.1"}, Words{"--attention_dropout", "0.1"},
-                            Words{"--log_token_metrics", "true"}, Words{"--timing_log_level", "2"}}) {
+  for (const Args& more : {Args{"--hidden_dropout", "0.1"}, Args{"--attention_dropout", "0.1"},
+                           Args{"--log_token_metrics", "true"}, Args{"--timing_log_level", "2"}}) {
     SCOPED_TRACE(more[0]);
     train(run_of("qwen2-tiny", more));
     EXPECT_EQ(device->replays + device->calls, 0);
@@ -194,19 +194,19 @@ TEST_F(ReplayedTraining, EnqueuesWhereNoTwoStepsAreAlike) {
 
 // A recording may fail at any call; what it has seen so far must leave no trace.
 TEST_F(ReplayedTraining, EnqueuesWhereTheDeviceCannotRecord) {
-  const Words words = run_of("qwen2-tiny");
-  const auto expected = train(words);
+  const Args args = run_of("qwen2-tiny");
+  const auto expected = train(args);
   const int64_t all = device->calls;
   ASSERT_GT(all, 100);
   for (int64_t calls = all; calls > 0; calls -= all / 3) {
     SCOPED_TRACE(calls);
-    expect_same(train(words, [calls] { device->fails_after = calls; }), expected);
+    expect_same(train(args, [calls] { device->fails_after = calls; }), expected);
     EXPECT_EQ(device->replays, 0);
     EXPECT_EQ(released_in_time_, 1) << "its memory is needed for the steps that are enqueued";
     EXPECT_EQ(device->releases, 1);
   }
-  expect_same(train(words, [] { device->refuses = true; }), expected);
-  expect_same(train(words, [] { device->has_room = false; }), expected);
+  expect_same(train(args, [] { device->refuses = true; }), expected);
+  expect_same(train(args, [] { device->has_room = false; }), expected);
   EXPECT_EQ(device->calls, 0);
 }
 

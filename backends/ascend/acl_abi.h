@@ -1,9 +1,10 @@
-// The part of the ACL runtime (CANN 8.1 to 9.x) that this backend uses, declared by us: the vendor's headers may not be
-// shipped and are not needed to build. Types and functions have the vendor's names, within namespace abi; constants
-// have ours. fn::aclrtMalloc is the *type* of that function: nothing here declares a symbol, so nothing can be linked
-// by accident. The backend finds the functions by dlsym (symbols.inc); the simulator in sim/ defines them.
+// Own declarations of the part of the ACL runtime (CANN 8.1 to 9.x) that this backend uses: the vendor's headers may
+// not be redistributed and are not needed to build. Types and functions have the vendor's names, in namespace abi;
+// constants have names of this project. fn::aclrtMalloc is the *type* of that function: no symbol is declared, so none
+// can be linked by accident. The backend looks the functions up by dlsym (symbols.inc); the simulator in sim/ defines
+// them.
 //
-// vendor_check.cpp compares every line with the vendor's own headers wherever they are found.
+// vendor_check.cpp compares every declaration with the vendor's headers if they are installed.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +19,7 @@ namespace concord::ascend::abi {
 using aclrtStream = void*;
 using aclrtEvent = void*;
 using aclrtContext = void*;
-using aclmdlRI = void*;  // captured work
+using aclmdlRI = void*;  // handle of captured work
 using aclrtHostFunc = void (*)(void* args);
 using aclrtCallback = void (*)(void* args);
 
@@ -55,7 +56,7 @@ enum aclrtMemMallocPolicy : uint32_t { kMallocHugeFirst = 0, kMallocHugeOnly = 1
 
 enum aclrtMemAttr : uint32_t { kDdrMem = 0, kHbmMem = 1 };
 
-// Note the polarity: "recorded" counts up to complete, the two others down.
+// Note that "complete" is the larger value of the recorded status, and the smaller value of the two others.
 enum aclrtEventRecordedStatus : uint32_t { kEventRecordedNotReady = 0, kEventRecordedComplete = 1 };
 enum aclrtEventWaitStatus : uint32_t { kEventWaitComplete = 0, kEventWaitNotReady = 1 };
 enum aclrtStreamStatus : uint32_t { kStreamComplete = 0, kStreamNotReady = 1 };
@@ -93,9 +94,9 @@ struct aclCANNPackageVersion {
 
 // --------------------------------------------------------------------------------------------------------------- flags
 
-inline constexpr uint32_t kEventSync = 0x1;            // other streams can wait for it
-inline constexpr uint32_t kEventStreamProgress = 0x2;  // the host can ask how far the stream is
-inline constexpr uint32_t kEventTimeLine = 0x8;        // has a time
+inline constexpr uint32_t kEventSync = 0x1;            // streams can wait for the event
+inline constexpr uint32_t kEventStreamProgress = 0x2;  // the host can query the event
+inline constexpr uint32_t kEventTimeLine = 0x8;        // the event has a time
 inline constexpr uint32_t kEventExternal = 0x20;
 inline constexpr uint32_t kEventIpc = 0x40;
 inline constexpr uint32_t kStreamFastLaunch = 0x1;

@@ -1,6 +1,6 @@
-// The little of CANN's operator library (libopapi.so) that this backend uses: an average is a sum and a division.
-// Declared as acl_abi.h declares the runtime. An operator is called in two steps: the first says how much workspace it
-// needs and makes an executor, the second queues it on a stream and uses the executor up.
+// Declarations of the functions of CANN's operator library (libopapi.so) that this backend uses, in the manner of
+// acl_abi.h: division in place, because an average is a sum and a division. An operator has two phases: the first
+// returns the workspace size and an executor; the second enqueues the operator on a stream and consumes the executor.
 #pragma once
 
 #include "backends/ascend/acl_abi.h"

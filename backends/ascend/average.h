@@ -1,5 +1,5 @@
-// The division that turns HCCL's sum into an average, by the operator aclnnInplaceDivs on the same stream. One rounding
-// after the sum's own. CANN's operator library is large; it is loaded when the first average is requested.
+// The division that turns HCCL's sum into an average, by the operator aclnnInplaceDivs on the same stream; it rounds
+// once after the sum. CANN's operator library is large, so it is loaded when the first average is requested.
 // Threads: any thread, any time.
 #pragma once
 
@@ -13,17 +13,17 @@ namespace concord::ascend {
 
 class Averages {
  public:
-  // Gives memory on |stream|'s device that work queued there may use.
+  // Returns memory on the device of |stream| for work that is queued there.
   using Workspace = std::function<void*(int64_t bytes)>;
 
   explicit Averages(Devices& devices) : devices_(devices) {}
 
-  // Averages exist for f32, f16 and bf16, if CANN's operator library is installed.
+  // Whether averages of |dtype| are supported: f32, f16 and bf16, if CANN's operator library is installed.
   bool supports(concord_dtype dtype) const;
-  // Why there are none; "" if there are.
+  // Returns why averages are not supported; "" if they are.
   const std::string& reason() const;
 
-  // Queues data[i] /= by for |count| elements. The calling thread's device is the stream's.
+  // Queues data[i] /= by for |count| elements. The calling thread's device must be that of the stream.
   void divide(void* data, int64_t count, concord_dtype dtype, int32_t by, concord_stream stream,
               const Workspace& workspace) const;
 

@@ -1,9 +1,9 @@
-// CANN, looked up at run time: the runtime, HCCL and the operator library as tables of functions (symbols.inc).
+// Looks up CANN at run time: the runtime, HCCL and the operator library become tables of functions (symbols.inc).
 //
-// Nothing of CANN is linked. Where a library is looked for, in this order: the setting that names it (ascend.acl,
-// ascend.hccl, ascend.opapi: a path; a choice that fails is an error), the dynamic linker's own search, the folder
-// $ASCEND_HOME_PATH/lib64. CANN 9 calls the runtime libacl_rt.so; libascendcl.so is its older name.
-// Threads: loaded once, at the plugin's opening; constant after that.
+// CANN is not linked. A library is the first of these: the path in its setting (ascend.acl, ascend.hccl, ascend.opapi;
+// an error if it cannot be loaded), the dynamic linker's, the one in $ASCEND_HOME_PATH/lib64. CANN 9 calls the runtime
+// libacl_rt.so; libascendcl.so is its older name.
+// Threads: load once, when the plugin is opened; the tables are constant after that.
 #pragma once
 
 #include <optional>
@@ -24,7 +24,7 @@ struct Acl {
 
   std::string path;
   std::string version;    // version of CANN, like "8.5.0"; "unknown" if it is not reported
-  std::string simulator;  // what a simulator calls itself ("sim-npu"); "" on hardware
+  std::string simulator;  // a simulator's label ("sim-npu"); "" on hardware
 };
 
 struct Hccl {
@@ -40,16 +40,16 @@ struct Aclnn {
 #include "backends/ascend/symbols.inc"
 };
 
-// UNAVAILABLE with every place tried, with the version if it is not 8.1 to 9.x, or with the names that are missing.
+// Throws UNAVAILABLE with every path tried, with a version that is not 8.1 to 9.x, or with the missing functions.
 Acl load_acl();
 
-// UNAVAILABLE as load_acl.
+// Throws UNAVAILABLE like load_acl().
 Hccl load_hccl();
 
 // Returns nullopt, with the reason in |out_reason|, if the library or one of its functions is missing.
 std::optional<Aclnn> load_aclnn(std::string* out_reason);
 
-// UNAVAILABLE if |version| ("8.1.RC1", "9.0.0") is not supported; the message has |path|.
+// Throws UNAVAILABLE if |version| ("8.1.RC1", "9.0.0") is not supported; the message contains |path|.
 void check_cann_version(const std::string& version, const std::string& path);
 
 }  // namespace concord::ascend

@@ -300,12 +300,12 @@ void Communicators::for_each(Visit&& visit) {
   for (Communicator* communicator : live_) visit(*communicator);
 }
 
-void Communicators::report(concord_stream stream, const std::string& words) {
+void Communicators::report(concord_stream stream, const std::string& message) {
   for_each([&](Communicator& communicator) {
     std::string detail;
     if (!communicator.used(stream)) return;
     const concord_status status = communicator.error(&detail);
-    if (status != CONCORD_STATUS_OK) sdk::fail(status, detail + "; " + words);
+    if (status != CONCORD_STATUS_OK) sdk::fail(status, detail + "; " + message);
   });
 }
 

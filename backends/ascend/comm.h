@@ -1,13 +1,13 @@
-// The comm table over HCCL. What each operation becomes:
+// The comm table over HCCL. Operations are implemented as follows:
 //   data movement   bytes, whatever the dtype
 //   reductions      HCCL's own, if it has them; bool as int8 with max for "or" and min for "and"; an average as a
-//                   sum and a division (average.h); what HCCL lacks is declared unsupported
-//   reduce          ranks that get no result pass scratch memory: HCCL takes no null there
-//   broadcast       in place, as HCCL's is: the root first copies its data to where it is received
+//                   sum and a division (average.h); other reductions are declared unsupported
+//   reduce          ranks that get no result pass scratch memory, because HCCL rejects null
+//   broadcast       in place, like HCCL's: the root first copies its data to the receive buffer
 //   batch_p2p       HcclBatchSendRecv: HCCL's plain sends wait for their receives, and exchanges in opposite orders
-//                   would deadlock. What a rank sends to itself, which HCCL refuses, is copied
+//                   would deadlock. Sends of a rank to itself, which HCCL rejects, are copies
 //   barrier         an all_reduce of one word, because HcclBarrier may wait on the host
-// A communicator of one rank copies. Streams, failures, split and the end: communicator.h.
+// A communicator of one rank copies. communicator.h describes streams, failures, split and destruction.
 // Threads: any thread, one at a time per communicator; async_error at any time.
 #pragma once
 
@@ -22,9 +22,9 @@
 
 namespace concord::ascend {
 
-// HCCL's timeouts are per process, and come from the environment, which it reads when it is first used: sets
-// HCCL_CONNECT_TIMEOUT (set-up; within the 120 to 7200 s that HCCL takes) and HCCL_EXEC_TIMEOUT (an operation) to
-// |seconds|, the setting comm.timeout. Values that are already set stay; null changes nothing. Threads: while no other
+// Sets HCCL's timeouts to |seconds|, the setting comm.timeout: the environment variables HCCL_CONNECT_TIMEOUT (set-up;
+// within the 120 to 7200 s that HCCL accepts) and HCCL_EXEC_TIMEOUT (an operation), which HCCL reads at its first use
+// and which hold for the process. Does not overwrite variables; null changes nothing. Threads: while no other thread
 // reads the environment.
 void pass_timeouts(const char* seconds);
 
@@ -35,7 +35,7 @@ class Communicators : public sdk::CommTable<Communicators> {
   // Also passes the setting comm.timeout on to HCCL.
   Communicators(Devices& devices, Memory& memory, const Hccl& hccl, const Averages& averages);
 
-  // Uses the thread's device, which must be the one that this rank then joins on.
+  // Uses the thread's device, which must be the device on which this rank then joins.
   void create_id(void* out_id);
   concord_comm join(int32_t device, int32_t world, int32_t rank, const void* id, const sdk::CommConfig& config);
   concord_comm split_off(Communicator& parent, std::span<const int32_t> ranks, const sdk::CommConfig& config);
@@ -55,16 +55,17 @@ class Communicators : public sdk::CommTable<Communicators> {
   void run(Communicator& comm, const sdk::Barrier& call, concord_stream stream);
   void run(Communicator& comm, const sdk::BatchP2p& call, concord_stream stream);
 
-  // For the other tables. |stream| was synchronized and failed: throws the failure of a communicator that was used on
-  // it, if HCCL says that one has failed; |words| are added to its message.
-  void report(concord_stream stream, const std::string& words);
-  // |stream| is about to be destroyed.
+  // The next three are called by the other tables.
+  // Call after synchronizing |stream| has failed: throws the failure of a communicator that was used on it, if HCCL
+  // reports one; |message| is appended to the error.
+  void report(concord_stream stream, const std::string& message);
+  // Call before |stream| is destroyed.
   void forget(concord_stream stream);
-  // A graph, which may hold operations of any communicator, was queued on |stream|.
+  // Call after a graph, which may hold operations of any communicator, was queued on |stream|.
   void note_graph(concord_stream stream);
 
  private:
-  // How HCCL does a reduction.
+  // HCCL's form of a reduction.
   struct Reduction {
     abi::HcclDataType dtype;
     abi::HcclReduceOp op;
@@ -72,7 +73,7 @@ class Communicators : public sdk::CommTable<Communicators> {
   };
 
   std::optional<Reduction> find_reduction(concord_dtype dtype, concord_reduce_op reduce) const;
-  // UNIMPLEMENTED if HCCL has none.
+  // Throws UNIMPLEMENTED if HCCL lacks it.
   Reduction reduction(concord_dtype dtype, concord_reduce_op reduce) const;
 
   concord_comm adopt(std::unique_ptr<Communicator> communicator);

@@ -75,7 +75,7 @@ void Devices::info(int32_t device, concord_device_info* out_info) {
   concord_device_info info{};
   info.multiprocessors = static_cast<int32_t>(attribute(abi::kDevAttrAicoreNum));
   info.total_memory = attribute(abi::kDevAttrTotalMemory);
-  if (info.total_memory == 0) {  // an older CANN tells it to a thread that uses the device
+  if (info.total_memory == 0) {  // an older CANN reports it only to a thread that uses the device
     const DeviceGuard here(*this, device);
     size_t free = 0;
     size_t total = 0;

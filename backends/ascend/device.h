@@ -1,9 +1,9 @@
 // The device table over the ACL runtime.
 //
-// ACL has no device on a new thread: almost every call there fails with 107002 until aclrtSetDevice was called. So each
-// method sets the device that it needs for its duration (DeviceGuard) and restores the previous one, because torch_npu
-// caches a thread's device without asking ACL. A thread that had none keeps the device that it was given: ACL cannot
-// take it back. Devices are never reset and ACL is never finalised: others in the process use them too.
+// A new thread has no device in ACL: almost every call fails with 107002 until aclrtSetDevice was called. So each
+// method sets its device while it runs (DeviceGuard) and restores the previous one, because torch_npu caches a thread's
+// device. A thread that had no device keeps the new one: ACL cannot unset it. Devices are never reset and ACL is never
+// finalised, because other libraries in the process use them too.
 #pragma once
 
 #include <atomic>
@@ -22,8 +22,8 @@ inline abi::aclrtEvent vendor(concord_event event) { return event; }
 
 class Devices {
  public:
-  // Initialises ACL; it is fine if another library (torch_npu) has already done so. UNAVAILABLE with the vendor's
-  // message if there is no driver or no device.
+  // Initialises ACL, unless another library (torch_npu) has done so. Throws UNAVAILABLE with the vendor's message if
+  // there is no driver or no device.
   explicit Devices(const Acl& acl);
 
   int32_t count() { return count_; }
@@ -35,27 +35,27 @@ class Devices {
   void enable_peer_access(int32_t device, int32_t peer);
 
   const Acl& acl() const { return acl_; }
-  // INVALID_ARGUMENT if there is no such device.
+  // Throws INVALID_ARGUMENT if |device| does not exist.
   void check(int32_t device) const;
-  // The thread's device; if it has none it gets the one that this process used first, so that no process puts a
-  // context on a device that belongs to another.
+  // Returns the thread's device. If the thread has none, sets the device that this process used first, so that no
+  // process creates a context on another process's device.
   int32_t ensure_current();
-  // Makes |device| the thread's. Returns the former one; -1 if that was |device| too or none.
+  // Sets the thread's device. Returns the previous one; -1 if that was |device| or none.
   int32_t exchange(int32_t device);
-  // The device that |stream| belongs to: known for streams of this plugin, else the thread's. A null stream is
-  // INVALID_ARGUMENT.
+  // Returns the device of |stream| if this plugin has created it, else the thread's device. Throws INVALID_ARGUMENT for
+  // a null stream.
   int32_t device_of(concord_stream stream);
 
   std::string soc_name() const;
 
-  sdk::Handles<concord_stream, int32_t> streams{"stream"};  // with its device
+  sdk::Handles<concord_stream, int32_t> streams{"stream"};  // with the device of each
 
  private:
   const Acl& acl_;
   int32_t count_ = 0;
   std::atomic<int32_t> first_used_{-1};
   std::mutex peers_mutex_;                                                        // guards peers_
-  std::set<std::pair<int32_t, int32_t>> peers_ CONCORD_GUARDED_BY(peers_mutex_);  // that have access
+  std::set<std::pair<int32_t, int32_t>> peers_ CONCORD_GUARDED_BY(peers_mutex_);  // pairs with access enabled
 };
 
 // Makes |device| the calling thread's device while it lives.
@@ -70,7 +70,7 @@ class DeviceGuard {
 
  private:
   Devices& devices_;
-  int32_t previous_;  // -1: nothing to put back
+  int32_t previous_;  // -1: nothing to restore
 };
 
 }  // namespace concord::ascend

@@ -72,7 +72,8 @@ double Events::elapsed(concord_event start, concord_event end) {
   const Acl& acl = devices_.acl();
   float milliseconds = 0;
   const abi::aclError error = acl.aclrtEventElapsedTime(&milliseconds, vendor(start), vendor(end));
-  if (error == abi::kRtParamInvalid || error == abi::kAclInvalidParam) {  // what some releases say of one not recorded
+  if (error == abi::kRtParamInvalid ||
+      error == abi::kAclInvalidParam) {  // the codes for an unrecorded event, by release
     sdk::fail(CONCORD_STATUS_FAILED_PRECONDITION, describe(acl, error, "aclrtEventElapsedTime") + "; " + kRule);
   }
   check_acl(acl, error, "aclrtEventElapsedTime");

@@ -1,7 +1,7 @@
-// The event table: events are aclrtEvent, made by aclrtCreateEventExWithFlag, the kind whose record replaces the former
-// one and whose waits keep the record they found; the older kind has to be reset in between. What an event can do is
-// fixed when it is created: other streams wait for it (SYNC), the host queries it (STREAM_PROGRESS), it has a time
-// (TIME_LINE).
+// The event table: events are aclrtEvent from aclrtCreateEventExWithFlag. In contrast to the older kind, which must be
+// reset between records, a record replaces the previous one, and a wait refers to the record at the time of its call.
+// The features of an event are fixed at its creation: streams can wait for it (SYNC), the host can query it
+// (STREAM_PROGRESS), it has a time (TIME_LINE).
 #pragma once
 
 #include "backends/ascend/device.h"
@@ -25,7 +25,7 @@ class Events {
     bool timing;
   };
 
-  // The device of |event|: known for events of this plugin, else the thread's.
+  // Returns the device of |event| if this plugin has created it, else the thread's device.
   int32_t device_of(concord_event event);
   bool is_done(concord_event event);
 

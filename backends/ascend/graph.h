@@ -1,4 +1,4 @@
-// The graph extension: work captured by aclmdlRICaptureBegin. A graph handle is an aclmdlRI. There only if CANN has
+// The graph extension: work captured by aclmdlRICaptureBegin. A graph handle is an aclmdlRI. Offered only if CANN has
 // the functions.
 #pragma once
 
@@ -22,7 +22,7 @@ class Graphs {
  private:
   Devices& devices_;
   Communicators& communicators_;
-  sdk::Handles<concord_graph, int32_t> live_{"graph"};  // with its device
+  sdk::Handles<concord_graph, int32_t> live_{"graph"};  // with the device of each
 };
 
 }  // namespace concord::ascend

@@ -1,5 +1,5 @@
-// The part of HCCL (CANN 8.1 to 9.x) that this backend uses, declared like the runtime in acl_abi.h: types and function
-// types with the vendor's names within namespace abi, constants with ours, no symbols.
+// Own declarations of the part of HCCL (CANN 8.1 to 9.x) that this backend uses, in the manner of acl_abi.h: types and
+// function types have the vendor's names, in namespace abi, constants names of this project; no symbol is declared.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +39,7 @@ enum HcclResult : uint32_t {
   kHcclOom = 24,
 };
 
-// There is no average.
+// HCCL has no average.
 enum HcclReduceOp : uint32_t { kHcclSum = 0, kHcclProd = 1, kHcclMax = 2, kHcclMin = 3 };
 
 enum HcclDataType : uint32_t {
@@ -72,8 +72,8 @@ struct HcclSendRecvItem {
   uint32_t remoteRank;
 };
 
-// Version 5 of the struct, which every later library reads too: it copies |size| bytes. The vendor
-// initialises it by an inline function; comm_config in hccl.cpp is ours.
+// Version 5 of the struct, which every later library reads too: it copies |size| bytes. The vendor initialises it by an
+// inline function, this plugin by comm_config in hccl.cpp.
 inline constexpr uint32_t kHcclConfigMagic = 0xf0f0f0f0;
 inline constexpr uint32_t kHcclConfigVersion = 5;
 inline constexpr uint32_t kHcclConfigNotSet = 0xffffffff;
@@ -82,7 +82,7 @@ struct HcclCommConfig {
   uint32_t magic;
   uint32_t version;
   uint64_t reserved;
-  uint32_t hcclBufferSize;  // MB, twice on every rank
+  uint32_t hcclBufferSize;  // MB; every rank allocates two
   uint32_t hcclDeterministic;
   char hcclCommName[128];
   char hcclUdi[128];
@@ -90,9 +90,9 @@ struct HcclCommConfig {
   uint32_t hcclRdmaTrafficClass;
   uint32_t hcclRdmaServiceLevel;
 };
-inline constexpr size_t kHcclConfigBytes = 300;  // without the padding at its end
+inline constexpr size_t kHcclConfigBytes = 300;  // without trailing padding
 
-// A rank that is not a member of a sub-communicator passes no ranks and this as its id.
+// The id that a rank passes, with no ranks, if it is not a member of a sub-communicator.
 inline constexpr uint64_t kHcclNoSubComm = 0xffffffff;
 
 namespace fn {

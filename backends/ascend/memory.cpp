@@ -29,7 +29,7 @@ struct HostCopy {
 void enqueue_host_copy(const Acl& acl, const HostCopy& what, concord_stream stream) {
   if (acl.aclrtLaunchHostFunc == nullptr) {
     sdk::fail(CONCORD_STATUS_UNIMPLEMENTED,
-              "a queued copy between host buffers needs aclrtLaunchHostFunc (CANN 8.5); ACL itself refuses it");
+              "a queued copy between host buffers needs aclrtLaunchHostFunc (CANN 8.5); ACL itself rejects it");
   }
   auto work = std::make_unique<HostCopy>(what);
   const auto run = [](void* user) {
@@ -70,14 +70,14 @@ std::optional<Memory::Block> Memory::find(const void* pointer) const {
 }
 
 void Memory::fail_allocation(abi::aclError error, int32_t device, int64_t bytes) {
-  const std::string words = describe(devices_.acl(), error, "aclrtMalloc");
+  const std::string message = describe(devices_.acl(), error, "aclrtMalloc");
   size_t free = 0;
   size_t total = 0;
   devices_.acl().aclrtGetMemInfo(abi::kHbmMem, &free, &total);
   // For sizes that no device has, releases differ in whether that is out of memory or an invalid argument.
   const bool too_much = total > 0 && static_cast<uint64_t>(bytes) > total;
   sdk::fail(too_much ? CONCORD_STATUS_OUT_OF_MEMORY : status_of(error),
-            sdk::text("%s; requested %lld bytes on device %d, which has %zu free of %zu", words.c_str(),
+            sdk::text("%s; requested %lld bytes on device %d, which has %zu free of %zu", message.c_str(),
                       static_cast<long long>(bytes), device, free, total));
 }
 

@@ -1,7 +1,7 @@
 // The memory table over the ACL runtime: aclrtMalloc, pinned host memory, copies.
 //
-// Every allocation is on a list, because ACL does not check the pointers it is given, and because a copy has to be
-// made on the device that the memory belongs to.
+// Every allocation is recorded, because ACL does not check pointers, and because a copy must run on the device that the
+// memory belongs to.
 // Threads: any thread, any time.
 #pragma once
 
@@ -22,9 +22,9 @@ class Memory {
   void release(int32_t device, void* pointer);
   void* allocate_host(int64_t bytes);
   void release_host(void* pointer);
-  // ACL's plain copy: it waits for the bytes and for no stream.
+  // ACL's plain copy, which waits for the copied bytes, not for a stream.
   void copy(void* destination, const void* source, int64_t bytes, concord_copy_kind kind);
-  // Between host buffers, which ACL refuses on a stream, as a host function (CANN 8.5).
+  // Copies between host buffers, which ACL rejects on a stream, by a host function (CANN 8.5).
   void copy_on_stream(void* destination, const void* source, int64_t bytes, concord_copy_kind kind,
                       concord_stream stream);
   void copy_peer_on_stream(void* destination, int32_t destination_device, const void* source, int32_t source_device,
@@ -41,11 +41,11 @@ class Memory {
   };
 
   void add(void* pointer, Block block);
-  // INVALID_ARGUMENT if |pointer| is not the start of a block of |device|.
+  // Throws INVALID_ARGUMENT if |pointer| is not the start of a block of |device|.
   void remove(void* pointer, int32_t device);
-  // The block that contains |pointer|.
+  // Returns the block that contains |pointer|.
   std::optional<Block> find(const void* pointer) const;
-  // The device of device memory in one of the two; else the thread's.
+  // Returns the device of the first of the two that is device memory, else the thread's device.
   int32_t device_of(const void* destination, const void* source);
   [[noreturn]] void fail_allocation(abi::aclError error, int32_t device, int64_t bytes);
 

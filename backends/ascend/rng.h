@@ -1,7 +1,7 @@
-// The rng table: the numbers that platform/sdk/philox.hpp defines. ACL has no kernel that computes them, so the calling
-// thread does (with helpers, for large requests), piece by piece into pinned host memory, and queues copies. The call
-// takes as long as the host needs to compute, as the cpu plugin does; it never waits for the stream, and the copies
-// overlap with the computing of the next piece. Threads: any thread, any time.
+// The rng table: the numbers that platform/sdk/philox.hpp defines. ACL has no kernel for them, so the calling thread
+// (with helpers, for large requests) computes them piece by piece into pinned host memory and queues copies, which
+// overlap with the computation of the next piece. A call takes as long as the computation on the host; it never waits
+// for the stream. Threads: any thread, any time.
 #pragma once
 
 #include <deque>
@@ -21,16 +21,16 @@ class Rng {
   void fill(const concord_rng_request* request, concord_stream stream);
 
  private:
-  // A piece of pinned memory, and the end of the copy that last read it.
+  // A piece of pinned memory, and an event after the last copy from it.
   struct Piece {
     void* data;
     concord_event copied;
   };
 
-  // A piece that no copy reads any more: the oldest one, or a new one while that is still in use.
+  // Returns a piece that no copy reads: the oldest one, or a new one if that is still in use.
   Piece take(int32_t device);
   void give(int32_t device, Piece piece);
-  // Frees pieces that are no longer read, down to what is worth keeping.
+  // Frees pieces that no copy reads, except as many as are worth keeping.
   void trim(int32_t device);
 
   Devices& devices_;

@@ -87,14 +87,14 @@ const char* name_of(abi::HcclResult result) {
   return result < std::size(kHcclNames) ? kHcclNames[result] : "a code unknown to this plugin";
 }
 
-// The vendor's message on one line. ACL's report can be pages of log; the beginning says what happened.
-std::string one_line(const char* words) {
+// Returns the vendor's message on one line. ACL's report can be pages of log, which begin with the cause.
+std::string one_line(const char* message) {
   constexpr size_t kEnough = 600;
-  std::string line = words != nullptr ? words : "";
+  std::string line = message != nullptr ? message : "";
   std::replace(line.begin(), line.end(), '\n', ' ');
   if (line.size() > kEnough) line = line.substr(0, kEnough) + "...";
   while (!line.empty() && line.back() == ' ') line.pop_back();
-  return line.empty() ? "no words" : line;
+  return line.empty() ? "no message" : line;
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// ACL's and HCCL's result codes as the ABI's: what a failure is called and what it says.
+// Translates result codes of ACL and HCCL to those of the ABI, and describes failures.
 //
 // Every message has the vendor's call, the code's number and name, and the vendor's own message. An unknown code is
 // VENDOR_ERROR, never success.
@@ -14,12 +14,12 @@ namespace concord::ascend {
 concord_status status_of(abi::aclError error);
 concord_status status_of(abi::HcclResult result);
 
-// "aclrtMalloc failed with 207001, ACL_ERROR_RT_MEMORY_ALLOCATION: <what aclGetRecentErrMsg says>". Takes the text
-// away: ACL keeps them, a thread, until they are asked for.
+// Returns "aclrtMalloc failed with 207001, ACL_ERROR_RT_MEMORY_ALLOCATION: <text of aclGetRecentErrMsg>". This clears
+// ACL's per-thread message.
 std::string describe(const Acl& acl, abi::aclError error, const char* call);
 std::string describe(const Hccl& hccl, abi::HcclResult result, const char* call);
 
-// |context| is added to the message.
+// Throws with describe(error), to which |context| is appended.
 [[noreturn]] void fail_acl(const Acl& acl, abi::aclError error, const char* call, const std::string& context = {});
 
 inline void check_acl(const Acl& acl, abi::aclError error, const char* call) {

@@ -40,9 +40,9 @@ void Streams::synchronize(concord_stream stream) {
   const Acl& acl = devices_.acl();
   const abi::aclError error = acl.aclrtSynchronizeStream(vendor(stream));
   if (error == abi::kAclSuccess) return;
-  const std::string words = describe(acl, error, "aclrtSynchronizeStream");
-  communicators_.report(stream, words);
-  sdk::fail(status_of(error), words);
+  const std::string message = describe(acl, error, "aclrtSynchronizeStream");
+  communicators_.report(stream, message);
+  sdk::fail(status_of(error), message);
 }
 
 int32_t Streams::query(concord_stream stream) {

@@ -5,7 +5,7 @@
 // stream it blocks the caller. The engine wants one operation at a time, in the same order on all ranks. So each call
 // takes a turn, and operations run in the order of the calls even when they were queued on different streams.
 //
-// The first failure that concerns the ranks together is kept: the stream gets it, async_error tells it, and later calls
+// The first failure of an operation of the ranks persists: the stream gets it, async_error returns it, and later calls
 // fail with the same code and sentence.
 #pragma once
 

@@ -126,8 +126,8 @@ void* Memory::allocate_on_stream(int32_t device, int64_t bytes, concord_stream s
   return take(device, bytes);
 }
 
-// The block is unknown from here on, so that a second release is refused; its memory is freed when the stream reaches
-// this point.
+// The block is removed from the record immediately, so that a second release is an error; its memory is freed when the
+// stream reaches this point.
 void Memory::release_on_stream(int32_t device, void* pointer, concord_stream stream) {
   devices_.check(device);
   streams_.check_device(stream, device);

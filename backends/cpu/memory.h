@@ -1,9 +1,8 @@
-// The memory table. Device memory and pinned memory are both memory of the host; what tells them apart is the record
-// that is kept of every block. So a pointer that is not a live block's is refused, and what a device has allocated is
-// known.
+// The memory table. Device memory and pinned memory are both memory of the host. A record of every block distinguishes
+// them, rejects pointers that are not in a live block, and counts the memory of each device.
 //
-// A device may hand out cpu.memory_limit bytes, or else what the machine (or the cgroup) has; large blocks also have to
-// be available right now, so that the system's overcommit does not turn an error here into a killed process later.
+// The limit of a device is cpu.memory_limit bytes, by default the memory of the machine or the cgroup. Large blocks
+// must also be available now, so that the system's overcommit does not turn an error here into a killed process later.
 #pragma once
 
 #include <cstdint>

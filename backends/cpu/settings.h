@@ -6,11 +6,10 @@
 namespace concord::cpu {
 
 struct Settings {
-  int32_t devices = 1;       // cpu.devices: how many devices to show, 1 to 64. All are the same cores and memory
-  int64_t memory_limit = 0;  // cpu.memory_limit: bytes that one device may hand out; 0: what the machine has
-  // cpu.network: whether ranks of other hosts can join a communicator: auto (the default), when the launcher's
-  // variables say that the job has several hosts; always; or never. Where they can, the process that makes an id
-  // listens on a TCP port.
+  int32_t devices = 1;       // cpu.devices: number of devices, 1 to 64. They share cores and memory
+  int64_t memory_limit = 0;  // cpu.memory_limit: bytes per device; 0: the memory of the machine
+  // cpu.network: whether ranks of other hosts can join a communicator: auto (the default: if the job has several hosts,
+  // by the launcher's variables), always or never. If they can, the process that creates an id listens on a TCP port.
   bool several_hosts = false;
 };
 

@@ -80,8 +80,8 @@ void Streams::synchronize_device(int32_t device) {
   }
 }
 
-// To see that a queue has reached its last ticket is also what orders its work before what this thread does next; that
-// its thread has let go of it (an expired weak_ptr) would tell the same and order nothing.
+// Checks the queue's last ticket, which also orders its work before that of this thread. An expired weak_ptr (its
+// thread has released it) would show the same without that order.
 void Streams::forget_done() {
   std::erase_if(closed_, [](const std::shared_ptr<Queue>& queue) { return queue->reached(queue->pushed()); });
 }

@@ -83,7 +83,7 @@ class Communicators::Group {
   void receive(void* data, size_t bytes, int32_t peer) {
     if (result_ == ncclSuccess && bytes > 0) keep(nccl_.ncclRecv(data, bytes, ncclInt8, peer, comm_, stream_));
   }
-  // The first failure, or what the end of the group says.
+  // Returns the first failure, or the result of ending the group.
   ncclResult_t close() {
     const ncclResult_t ended = nccl_.ncclGroupEnd();
     return result_ != ncclSuccess ? result_ : ended;

@@ -1,12 +1,12 @@
-// The comm table over NCCL. What each operation becomes:
+// The comm table over NCCL. Operations are implemented as follows:
 //   data movement   bytes, whatever the dtype: NCCL has no i16 and no bool
-//   reductions      NCCL's own; bool as u8 with max for "or" and min for "and"; min and max of floats and all of i16 by
-//                   way of another type (staging.hpp), in scratch memory of the stream's pool
-//   all_to_all(_v), batch_p2p   grouped sends and receives; what has no elements is left out on both sides
+//   reductions      NCCL's own; bool as u8 with max for "or" and min for "and"; min and max of floats, and all
+//                   reductions of i16, in another type (staging.hpp), in scratch memory of the stream's pool
+//   all_to_all(_v), batch_p2p   grouped sends and receives; both sides omit transfers without elements
 //   barrier         an all_reduce of one word
-// The first operation of a kind, and the first transfer between two ranks, wait on the host until the peers come to it
-// too: NCCL connects then. Waits, failures and the end of a communicator: communicator.h.
-// NCCL does not compare what the ranks pass; ranks that disagree get a TIMEOUT, or wrong data.
+// The first operation of a kind, and the first transfer between two ranks, wait on the host until the peers call it
+// too: NCCL connects then. communicator.h describes waits, failures and destruction.
+// NCCL does not compare the ranks' arguments; ranks that disagree get a TIMEOUT or wrong data.
 // Threads: any thread, one at a time per communicator; abort and async_error at any time.
 #pragma once
 
@@ -46,23 +46,24 @@ class Communicators : public sdk::CommTable<Communicators> {
   void run(Communicator& comm, const sdk::Barrier& call, concord_stream stream);
   void run(Communicator& comm, const sdk::BatchP2p& call, concord_stream stream);
 
-  // For the other tables. |stream| was synchronized: throws the failure of a communicator that was used on it.
+  // The next three are called by the other tables.
+  // Call after |stream| was synchronized: throws the failure of a communicator that was used on it.
   void report(concord_stream stream);
-  // |stream| is about to be destroyed.
+  // Call before |stream| is destroyed.
   void forget(concord_stream stream);
-  // A graph, which may hold operations of any communicator, was queued on |stream|.
+  // Call after a graph, which may hold operations of any communicator, was queued on |stream|.
   void note_graph(concord_stream stream);
 
  private:
   class Group;
 
   concord_comm adopt(std::unique_ptr<Communicator> communicator);
-  // The word that barriers on |device| reduce. One for all of them: what is in it does not matter.
+  // Returns the word that barriers on |device| reduce. All of them share it, since its value does not matter.
   void* barrier_word(int32_t device);
   // Completes a collective of one rank, which is a copy, or of no elements; returns whether it did. Does not use NCCL,
   // whose calls leak 176 bytes each on one rank (2.28).
   bool complete_locally(Communicator& comm, const sdk::Transfer& call, concord_stream stream);
-  // Queues a reduction, by way of another type if NCCL lacks it: |operate|(send, recv, type) queues NCCL's reduction of
+  // Queues a reduction, in another type if NCCL lacks it: |operate|(send, recv, type) queues NCCL's reduction of
   // |send_count| elements, in place if staged; |kept| of them, starting at |first|, are the result.
   template <class Operate>
   void queue_reduction(Communicator& comm, const sdk::Transfer& call, concord_reduce_op reduce, int64_t send_count,

@@ -1,8 +1,8 @@
 // The device table over the CUDA runtime.
 //
-// The runtime is linked statically and uses each device's primary context, as libtorch's shared runtime and NCCL's own
-// do: the current device, streams, events and memory of one are valid in the others. CUDA's record of the last error is
-// the only thing that each has separately.
+// The runtime is linked statically and uses each device's primary context, like libtorch's shared runtime and NCCL's:
+// the current device, streams, events and memory of one are valid in the others. Only CUDA's record of the last error
+// is separate.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace concord::cuda {
 
-// Makes |device| the calling thread's device while it lives. Costs one cudaGetDevice where it already is.
+// Makes |device| the calling thread's device while the guard lives. Costs one cudaGetDevice if it already is.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int32_t device);
@@ -25,7 +25,7 @@ class DeviceGuard {
 
 class Devices {
  public:
-  // UNAVAILABLE with the vendor's message if there is no driver or no device.
+  // Throws UNAVAILABLE with the vendor's message if there is no driver or no device.
   Devices();
 
   int32_t count() { return count_; }
@@ -36,7 +36,7 @@ class Devices {
   int32_t can_access_peer(int32_t device, int32_t peer);
   void enable_peer_access(int32_t device, int32_t peer);
 
-  // INVALID_ARGUMENT if there is no such device.
+  // Throws INVALID_ARGUMENT if |device| does not exist.
   void check(int32_t device) const;
 
   // Whether every device has the attribute.
@@ -46,8 +46,8 @@ class Devices {
   int32_t count_ = 0;
 };
 
-// The device that work on |pointer| and |stream| belongs to: the pointer's, or the calling thread's for the null
-// stream. With one device nothing has to be queried.
+// Returns the device for work on |pointer| and |stream|: that of the pointer, or for the null stream that of the
+// calling thread. Queries nothing if there is one device.
 int32_t device_of(const void* pointer, concord_stream stream, int32_t device_count);
 
 inline cudaStream_t vendor(concord_stream stream) { return reinterpret_cast<cudaStream_t>(stream); }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the cuda backend on a machine with a device and runs all that needs one: the device test, the conformance kit
-# with 1 to 4 ranks on one device, the benchmark beside raw calls; and, where what they need is installed, the unit
-# tests, a small network in libtorch and the mutants. Needs nvcc, CMake, a C++20 compiler and NCCL (a torch wheel has
-# it); no network.
+# Builds the cuda backend on a machine with a device and runs the tests that need one: the device test, the conformance
+# kit with 1 to 4 ranks on one device and the benchmark of the plugin compared with raw calls; if their requirements are
+# installed, also the unit tests, a small network in libtorch and the mutants. Needs nvcc, CMake, a C++20 compiler and
+# NCCL (a torch wheel has it); no network.
 #
 #   backends/cuda/device_check.sh [--quick] [--world N] [--filter RE] [--limit S] [STEP...]
 #
@@ -35,7 +35,7 @@ done
 write_environment
 find_torch
 
-# What is not there is left out of the build, and said.
+# Parts whose requirements are missing are left out of the build, and listed.
 tests=ON program=ON missing=
 for package in GTest nlohmann_json; do has_package $package || { tests=OFF program=OFF missing+=" $package"; }; done
 for package in fmt yaml-cpp; do has_package $package || { program=OFF missing+=" $package"; }; done

@@ -91,7 +91,7 @@ if wants checkpoint; then
   rm -rf "$build/checkpoint-bench"
   step checkpoint-steps 200 python3 -u "$root/tests/performance/device/save.py" "$build/bin/concord"
 fi
-# Ranks that are lost and ranks that hang, four on one device: the report says how long until training goes on.
+# Lost and hanging ranks, four ranks on one device: reports the seconds until training continues.
 if wants recovery; then
   step recovery 200 "$build/bin/concord" chaos --seed 2 --faults 4 --kinds kill,stop -- train --nproc 4 --max_steps 400 \
     --save_steps 100 --output_dir "$build/recovery"

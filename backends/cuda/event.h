@@ -1,4 +1,4 @@
-// The event table: events are cudaEvent_t, without timing unless it is asked for.
+// The event table: events are cudaEvent_t, without timing unless the flags request it.
 #pragma once
 
 #include "backends/cuda/device.h"

@@ -1,5 +1,5 @@
-// Kernels of the plugin itself. Each function enqueues on |stream| of the calling thread's device and returns the
-// status of the launch. The rest of the backend is plain C++ and does not need nvcc.
+// The plugin's own kernels. Each function enqueues on |stream| of the calling thread's device and returns the status of
+// the launch. The rest of the plugin is plain C++ and does not need nvcc.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,13 +8,13 @@
 
 namespace concord::cuda {
 
-// staged[i] = the code of values[i], and back; see staging.hpp. |count| elements, more than 0.
+// Encode |values| into |staged|, and decode them; see staging.hpp. |count|: elements, more than 0.
 cudaError_t launch_encode(void* staged, const void* values, int64_t count, concord_dtype dtype,
                           concord_reduce_op reduce, cudaStream_t stream);
 cudaError_t launch_decode(void* values, const void* staged, int64_t count, concord_dtype dtype,
                           concord_reduce_op reduce, cudaStream_t stream);
 
-// Fills as platform/sdk/philox.hpp defines it. |request| has been checked; its count is more than 0.
+// Writes the random numbers that platform/sdk/philox.hpp defines. |request| must be valid, with a count above 0.
 cudaError_t launch_rng(const concord_rng_request& request, cudaStream_t stream);
 
 }  // namespace concord::cuda

@@ -1,4 +1,4 @@
-// A kernel's shape: one thread per item, several items per thread if there are more than fit. For .cu files.
+// Launches kernels with one thread per item, or several items per thread if they exceed a grid. For .cu files.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 // Launches |kernel| so that a loop from global_index() in steps of global_size() covers |items|.
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), uint64_t items, cudaStream_t stream, Arguments... arguments) {
-  constexpr uint64_t kMaxBlocks = 132 * 16;  // what an H200 runs at once with 2048 threads a multiprocessor, twice
+  constexpr uint64_t kMaxBlocks = 132 * 16;  // twice the blocks that an H200 runs at a time (2048 threads per SM)
   const uint64_t blocks = std::min<uint64_t>((items + kThreads - 1) / kThreads, kMaxBlocks);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));

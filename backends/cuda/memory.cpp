@@ -211,7 +211,7 @@ void Memory::describe_pointer(const void* pointer, concord_pointer_info* out_inf
   cudaPointerAttributes attributes{};
   const cudaError_t error = cudaPointerGetAttributes(&attributes, pointer);
   if (error == cudaErrorInvalidValue) {
-    cudaGetLastError();  // an address that CUDA has never heard of, in older runtimes
+    cudaGetLastError();  // an address unknown to CUDA, in older runtimes
   } else {
     check_cuda(error, "cudaPointerGetAttributes");
     if (attributes.type == cudaMemoryTypeHost) info.kind = CONCORD_MEMORY_PINNED_HOST;

@@ -1,7 +1,7 @@
 // The memory table over the CUDA runtime: cudaMalloc, a stream-ordered pool per device, pinned host memory, copies.
 //
-// copy() uses a dedicated stream, because CUDA's plain cudaMemcpy runs on the default stream
-// and would wait for what libtorch has queued there.
+// copy() uses a dedicated stream, because cudaMemcpy runs on the default stream and would wait for libtorch's work
+// there.
 // Threads: any thread, any time.
 #pragma once
 
@@ -34,8 +34,8 @@ class Memory {
 
  private:
   struct PerDevice {
-    cudaMemPool_t pool = nullptr;            // made on first use; lives as long as the process
-    std::vector<cudaStream_t> copy_streams;  // idle ones
+    cudaMemPool_t pool = nullptr;            // created on first use; lives as long as the process
+    std::vector<cudaStream_t> copy_streams;  // idle streams of copy()
   };
 
   cudaMemPool_t pool(int32_t device);

@@ -43,7 +43,7 @@ std::vector<const char*> torch_libraries() {
   return has_operators ? std::vector{kTorchLibrary, kOperators} : std::vector{kTorchLibrary};
 }
 
-// NCCL before 2.30 refuses two ranks on one device, unless it considers them ranks of different hosts. With
+// NCCL before 2.30 rejects two ranks on one device, unless it considers them ranks of different hosts. With
 // CONCORD_CUDA_SHARED_DEVICE=1 each process is one; they then talk over loopback. NCCL reads the variables when its
 // first communicator is made. Inherited values are overwritten: a launcher's are not those of its processes.
 concord_capability shared_device() {

@@ -1,5 +1,5 @@
-// Reductions that NCCL does not have, or has with another meaning, are done on another element type: the values are
-// encoded into it, reduced by NCCL, and decoded. Header-only, for the kernels and for tests on the host.
+// Reductions that NCCL lacks, or defines differently, run on a different element type: the values are encoded into it,
+// reduced by NCCL, and decoded. Header-only, for the kernels and for tests on the host.
 //
 //   min, max of floats   NCCL's ignore NaN; here any NaN makes the result NaN. The encoding is an integer in the same
 //                        order, with every NaN beyond the end that wins.
@@ -12,14 +12,14 @@
 
 namespace concord::cuda {
 
-// Bits of a float as a signed integer of the same order: -inf < ... < -0 < +0 < ... < +inf. Its own inverse.
+// Maps the bits of a float to a signed integer of the same order: -inf < ... < -0 < +0 < ... < +inf. Its own inverse.
 template <class Signed>
 CONCORD_HOST_DEVICE inline Signed ordered(Signed bits) {
   constexpr Signed kMagnitude = static_cast<Signed>(~(Signed{1} << (sizeof(Signed) * 8 - 1)));
   return bits < 0 ? static_cast<Signed>(bits ^ kMagnitude) : bits;
 }
 
-// A float format by its bits: Value carries them, Staged is what NCCL reduces, kInfinity the bits of +inf.
+// A float format: Value holds its bits, Staged is the type that NCCL reduces, kInfinity the bits of +inf.
 template <class ValueType, class StagedType, ValueType infinity>
 struct FloatFormat {
   using Value = ValueType;
@@ -57,7 +57,7 @@ struct WideI16 {
   CONCORD_HOST_DEVICE static Value decode(Staged code) { return static_cast<Value>(code); }
 };
 
-// Whether (dtype, reduce) goes this way.
+// Whether (dtype, reduce) runs on a different type.
 inline bool is_staged(concord_dtype dtype, concord_reduce_op reduce) {
   const bool real = dtype == CONCORD_DTYPE_F32 || dtype == CONCORD_DTYPE_F64 || dtype == CONCORD_DTYPE_BF16 ||
                     dtype == CONCORD_DTYPE_F16;
@@ -65,7 +65,7 @@ inline bool is_staged(concord_dtype dtype, concord_reduce_op reduce) {
   return dtype == CONCORD_DTYPE_I16 || (real && order);
 }
 
-// The type that NCCL then reduces.
+// Returns the type that NCCL then reduces.
 inline concord_dtype staged_dtype(concord_dtype dtype) {
   return dtype == CONCORD_DTYPE_F64 ? CONCORD_DTYPE_I64 : CONCORD_DTYPE_I32;
 }

@@ -11,7 +11,7 @@
 namespace concord::cuda {
 namespace {
 
-// What the ABI says of min and max: NaN wins, else the value that compares so.
+// min and max as the ABI defines them: NaN wins, else the smaller or larger value.
 float reference(float a, float b, bool maximum) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();
   return maximum ? std::max(a, b) : std::min(a, b);

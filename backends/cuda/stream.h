@@ -1,5 +1,5 @@
-// The stream table: streams are cudaStream_t, so those of libtorch can be passed in; null is the default stream of the
-// calling thread's device. Streams made here do not wait for the default stream, nor it for them
+// The stream table: streams are cudaStream_t, so libtorch's streams can be passed in; null is the default stream of the
+// calling thread's device. Streams created here and the default stream do not wait for each other
 // (cudaStreamNonBlocking).
 #pragma once
 
@@ -15,7 +15,7 @@ class Streams {
 
   concord_stream create(int32_t device, int32_t priority);
   void destroy(concord_stream stream);
-  // Also returns, once, the failure of a communicator that was used on |stream|.
+  // Throws also, once, the failure of a communicator that was used on |stream|.
   void synchronize(concord_stream stream);
   int32_t query(concord_stream stream);
   void wait_event(concord_stream stream, concord_event event);

@@ -51,7 +51,7 @@ concord_check(cuda_fake.conformance LABELS conformance slow asan threads ENVIRON
   NEEDS concord-conform concord_plugin_cuda_fake)
 if(NOT CONCORD_SANITIZE)
   concord_check(cuda_fake.device_test LABELS conformance slow NEEDS concord-cuda-device-test
-    ENVIRONMENT ${on_the_fake} CONCORD_CUDA_CUPTI=none  # the fake one lists what a test says, not what is done
+    ENVIRONMENT ${on_the_fake} CONCORD_CUDA_CUPTI=none  # the fake CUPTI has the records that a test sets
     COMMAND concord-cuda-device-test --plugin $<TARGET_FILE:concord_plugin_cuda_fake>)
 endif()
 concord_check(cuda_fake.bench LABELS unit slow ENVIRONMENT ${on_the_fake} NEEDS cuda_fake_bench concord_plugin_cuda_fake

@@ -28,7 +28,7 @@ Chain::Chain(int32_t rank, const HostMap& map, shm::Communicator& local, Message
       element_(sdk::dtype_size(dtype)),
       host_(map.host[static_cast<size_t>(rank)]),
       place_(map.place[static_cast<size_t>(rank)]),
-      beside_(map.size_of(host_)),
+      local_ranks_(map.size_of(host_)),
       first_(host_ == 0),
       last_(host_ == map.host_count() - 1),
       lag_(static_cast<size_t>(std::clamp(2 * (map.host_count() - 1 - host_), 1, kMaxLag))),
@@ -49,7 +49,7 @@ void Chain::run(const std::vector<Piece>& pieces) {
       if (ended != nullptr) take_results(*ended, slots);
       if (begun != nullptr) pass_on(i, slots);
     };
-    if (beside_ == 1) {
+    if (local_ranks_ == 1) {
       read({});
     } else {
       local_.round([&](std::byte* slot) { stage(begun, ended, slot); }, read);
@@ -60,18 +60,18 @@ void Chain::run(const std::vector<Piece>& pieces) {
 
 // Steps of about one size: the last one is not much shorter.
 void Chain::cut(const std::vector<Piece>& pieces) {
-  const int64_t slice = beside_ == 1 ? kSliceBytes : std::min(kSliceBytes, local_.slot_bytes() / beside_);
-  const int64_t largest = slice / kAlign * kAlign / element_ * beside_;
+  const int64_t slice = local_ranks_ == 1 ? kSliceBytes : std::min(kSliceBytes, local_.slot_bytes() / local_ranks_);
+  const int64_t largest = slice / kAlign * kAlign / element_ * local_ranks_;
   for (const Piece& piece : pieces) {
     const int64_t count = (piece.elements + largest - 1) / largest;
-    const int64_t part = count == 0 ? 0 : (piece.elements + count * beside_ - 1) / (count * beside_);
+    const int64_t part = count == 0 ? 0 : (piece.elements + count * local_ranks_ - 1) / (count * local_ranks_);
     most_ = std::max(most_, part);
-    for (int64_t start = 0; start < piece.elements; start += part * beside_) {
+    for (int64_t start = 0; start < piece.elements; start += part * local_ranks_) {
       Step step;
       step.part = part;
       step.piece.send = piece.send + start * element_;
       step.piece.recv = piece.recv == nullptr ? nullptr : piece.recv + start * element_;
-      step.piece.elements = std::min(part * beside_, piece.elements - start);
+      step.piece.elements = std::min(part * local_ranks_, piece.elements - start);
       step.piece.host = piece.host;
       steps_.push_back(step);
     }
@@ -81,7 +81,7 @@ void Chain::cut(const std::vector<Piece>& pieces) {
 
 void Chain::divide_scratch() {
   const int64_t travel = sum_.travel_bytes(most_);
-  const int64_t widened = sum_.travels_as() == dtype_ ? 0 : travel * beside_;
+  const int64_t widened = sum_.travels_as() == dtype_ ? 0 : travel * local_ranks_;
   const int64_t incoming = first_ ? 0 : 2 * travel;
   const int64_t results = static_cast<int64_t>(lag_ + 1) * most_ * element_;
   scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(widened + incoming + travel + results)));
@@ -124,7 +124,7 @@ void Chain::bring_back(const Step& step) {
 
 // Fills this rank's slot: its values for the slices of the others, and the result of its own slice.
 void Chain::stage(const Step* begun, const Step* ended, std::byte* slot) const {
-  for (int32_t r = 0; begun != nullptr && r < beside_; ++r) {
+  for (int32_t r = 0; begun != nullptr && r < local_ranks_; ++r) {
     if (r == place_) continue;
     copy_bytes(slot + part_offset(place_, r), begun->piece.send + r * begun->part * element_,
                slice_elements(*begun, r) * element_);
@@ -136,7 +136,7 @@ void Chain::stage(const Step* begun, const Step* ended, std::byte* slot) const {
 
 void Chain::take_results(const Step& step, Slots slots) const {
   if (step.piece.recv == nullptr || !stays_at(step, host_)) return;
-  for (int32_t r = 0; r < beside_; ++r) {
+  for (int32_t r = 0; r < local_ranks_; ++r) {
     if (r == place_) continue;
     copy_bytes(step.piece.recv + r * step.part * element_, slots[static_cast<size_t>(r)] + result_offset(),
                slice_elements(step, r) * element_);
@@ -153,7 +153,7 @@ void Chain::pass_on(size_t index, Slots slots) {
     queue_.await(*step.sum_before);
     sources.push_back(place_for_sum(index));
   }
-  for (int32_t r = 0; r < beside_; ++r) sources.push_back(values_of(step, r, slots));
+  for (int32_t r = 0; r < local_ranks_; ++r) sources.push_back(values_of(step, r, slots));
   void* const sum = last_ && sum_.travels_as() == dtype_ ? step.slice : sums_;
   sum_.add(sum, sources.data(), static_cast<int32_t>(sources.size()), elements);
   if (!last_) {

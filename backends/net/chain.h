@@ -1,11 +1,11 @@
 // Large reductions between hosts: sums that travel from host to host in rank order.
 //
-// A reduction is cut into steps, and a step into one slice for each rank of a host. For its slice a rank takes the
-// values of the ranks on its host, adds them to the sum received from the previous host, and passes it on. The last
-// host has the result, which returns the same way; then the ranks of a host share their slices. A host begins the next
-// steps before the result of a step is back: in one round through shared memory its ranks exchange the values of a step
-// and the results of an earlier one. Every message is sent before a rank waits for the ranks of its host, so no two
-// hosts wait for each other.
+// A reduction is split into steps, and a step into one slice for each rank of a host. A rank adds the values of its
+// host's ranks in its slice to the sum received from the previous host, and sends the sum to the next one. The last
+// host has the result, which returns the same way; then the ranks of a host exchange their slices. A host begins the
+// next steps before the result of a step is back: in one round through shared memory its ranks exchange the values of a
+// step and the results of an earlier one. Every message is sent before a rank waits for the ranks of its host, so no
+// two hosts wait for each other.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,15 @@ namespace concord::net {
 // A range of a reduction: where its values are, and where the result goes.
 struct Piece {
   const std::byte* send = nullptr;
-  std::byte* recv = nullptr;  // null: not wanted by this rank
+  std::byte* recv = nullptr;  // null: this rank does not need the result
   int64_t elements = 0;
-  int32_t host = -1;  // that gets the result; -1: all
+  int32_t host = -1;  // the host that gets the result; -1: all hosts
 };
 
-// For one operation. Hosts have the same number of ranks each, and consecutive ones.
+// Runs one operation. All hosts must have the same number of ranks, and consecutive ones.
 class Chain {
  public:
-  // |scratch| is for this operation, and grows as needed.
+  // |scratch| is working memory, which grows as needed.
   Chain(int32_t rank, const HostMap& map, shm::Communicator& local, MessageQueue& queue, const SliceSum& sum,
         concord_dtype dtype, std::vector<std::byte>& scratch);
 
@@ -43,7 +43,7 @@ class Chain {
     int64_t part = 0;               // elements of a slice; the last ones may have fewer, or none
     Message* sum_before = nullptr;  // sum of the preceding hosts
     Message* result = nullptr;
-    std::byte* slice = nullptr;  // where the result of this rank's slice is
+    std::byte* slice = nullptr;  // the result of this rank's slice
   };
 
   void cut(const std::vector<Piece>& pieces);
@@ -61,9 +61,10 @@ class Chain {
   void pass_on(size_t index, Slots slots);
   const void* values_of(const Step& step, int32_t place, Slots slots);
 
-  // Where a slot has what its rank gives to the rank in |place|, which is another one; and its own result.
+  // Offsets in the slot of the rank at index |of|: the part for the rank at index |place|, which is not |of|, and the
+  // result of |of|.
   int64_t part_offset(int32_t of, int32_t place) const { return (place < of ? place : place - 1) * stride_; }
-  int64_t result_offset() const { return (beside_ - 1) * stride_; }
+  int64_t result_offset() const { return (local_ranks_ - 1) * stride_; }
 
   shm::Communicator& local_;
   MessageQueue& queue_;
@@ -72,18 +73,18 @@ class Chain {
   const int64_t element_;
   const int32_t host_;
   const int32_t place_;
-  const int32_t beside_;
+  const int32_t local_ranks_;
   const bool first_;
   const bool last_;
-  const size_t lag_;      // steps that this host is ahead of their results
-  const int32_t before_;  // the rank in this place on the host before, and after
-  const int32_t after_;
-  int64_t most_ = 0;    // elements of the largest slice
-  int64_t stride_ = 0;  // bytes from one part of a slot to the next
+  const size_t lag_;      // steps begun before the result of the first of them is back
+  const int32_t before_;  // the rank with this rank's index on the previous host
+  const int32_t after_;   // and on the next host
+  int64_t most_ = 0;      // elements of the largest slice
+  int64_t stride_ = 0;    // bytes from one part of a slot to the next
   std::vector<Step> steps_;
   std::vector<std::byte>& scratch_;
   // Parts of the scratch memory.
-  std::byte* widened_ = nullptr;   // this host's values in the travelling type, if that is another one
+  std::byte* widened_ = nullptr;   // this host's values in the travelling type, if it is not dtype_
   std::byte* incoming_ = nullptr;  // two slices
   std::byte* sums_ = nullptr;
   std::byte* results_ = nullptr;  // lag_ + 1 slices

@@ -37,7 +37,8 @@ socklen_t write_address(const Address& address, uint16_t port, AnyAddress* out) 
   return sizeof out->v6;
 }
 
-// A host that has gone is noticed although nobody sends anything, and also while something is not acknowledged.
+// Enables keep-alive probes and a timeout for unacknowledged data, so that a lost host is detected on idle and on busy
+// connections.
 void watch_for_silence(int socket) {
   const int on = 1;
   const int interval = 1;

@@ -15,11 +15,11 @@ using Address = std::array<unsigned char, 16>;  // IPv6, or IPv4 in its mapped f
 
 std::string to_text(const Address& address);
 
-// A socket that listens on a free port of |address|, or of all this host's addresses, and the port. Throws UNAVAILABLE.
+// Returns a socket that listens on a free port of |address|, or of all addresses of this host. Throws UNAVAILABLE.
 UniqueFd listen_on(const std::optional<Address>& address, uint16_t* out_port);
-// A new connection to |listener|, or none.
+// Returns a new connection to |listener|, empty if there is none.
 UniqueFd accept_from(const UniqueFd& listener);
-// A connection to |address|, or none if there is no answer within |patience|; |out_error| is why.
+// Returns a connection to |address|; empty, with an errno in |out_error|, if there is no answer within |patience|.
 UniqueFd connect_to(const Address& address, uint16_t port, std::chrono::milliseconds patience, int* out_error);
 
 }  // namespace concord::net

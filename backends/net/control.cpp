@@ -72,7 +72,7 @@ std::optional<sdk::Failure> Line::State::listen() {
   if (!open || !connection.open()) {
     const bool was_admitted = connection.is_known();
     if (!left.contains(keeper) || keeper < 0) cut = gone_text(connection.error());
-    if (!was_admitted) cut += ", or has refused this rank, whose id or CONCORD_JOB_TOKEN is not the job's";
+    if (!was_admitted) cut += ", or has rejected this rank, whose id or CONCORD_JOB_TOKEN is not the job's";
     connection.close();
   }
   return failure;

@@ -16,13 +16,13 @@ namespace concord::net {
 
 inline constexpr size_t kIdBytes = static_cast<size_t>(shm::kUniqueIdBytes);
 inline constexpr std::string_view kPurpose = "communicator";  // for SealedConnection
-inline constexpr size_t kMaxRecord = 64 << 10;                // what a rank may send at once
-inline constexpr size_t kMaxRound = 256 << 20;                // what the keeper may send at once
+inline constexpr size_t kMaxRecord = 64 << 10;                // bytes of a message from a rank
+inline constexpr size_t kMaxRound = 256 << 20;                // bytes of a message from the keeper
 
 // From a rank: kHello, kRecord, kFailure, kLeaving. From the keeper: kRound, kFailure, kLost, kLeft.
 enum Kind : uint32_t { kHello = 1, kRecord, kRound, kFailure, kLeaving, kLost, kLeft };
 
-// Plain values one after the other; a short message reads as zeros.
+// The body of kHello: plain values. Missing bytes of a short message are read as zeros.
 struct Hello {
   char id[kIdBytes] = {};
   int32_t world = 0;
@@ -53,10 +53,10 @@ inline std::string job_token() {
   return token == nullptr ? "" : token;
 }
 
-// Describes the end of a connection: |error| is an errno; 0: closed by the peer.
+// Describes why a connection was lost: |error| is an errno; 0: closed by the peer.
 inline std::string gone_text(int error) {
   if (error == 0 || error == ECONNRESET || error == EPIPE) return "has ended";
-  return sdk::text("cannot be reached any more (%s)", std::strerror(error));
+  return sdk::text("can no longer be reached (%s)", std::strerror(error));
 }
 
 }  // namespace concord::net

@@ -1,4 +1,4 @@
-// Which rank runs on which host. Plain values; a pure function of the hosts that the ranks report.
+// The assignment of ranks to hosts, a pure function of the hosts that the ranks report.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct HostMap {
   int32_t size_of(int32_t of) const { return static_cast<int32_t>(ranks[static_cast<size_t>(of)].size()); }
 };
 
-// |identities|: for every rank, a number that ranks of the same host share.
+// |identities|: for every rank, a number that is equal for ranks of the same host.
 HostMap map_hosts(std::span<const uint64_t> identities);
 
 }  // namespace concord::net

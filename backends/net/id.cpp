@@ -1,4 +1,4 @@
-// Where an id says that its maker listens, and what the launcher says about hosts.
+// The address in an id, the network interface for it, and the launcher's variables about hosts.
 #include "backends/net/id.h"
 
 #include <arpa/inet.h>
@@ -77,7 +77,7 @@ std::optional<Address> address_towards_master(bool* lacks_route) {
     const auto address = address_of(reinterpret_cast<sockaddr*>(&own));
     if (address && !is_loopback(*address)) return address;
   }
-  // A name that this host has for itself says nothing about other hosts (Debian's 127.0.1.1).
+  // A loopback address of this host's own name (Debian's 127.0.1.1) does not tell which interface reaches other hosts.
   const std::string_view text = master;
   if (text == "localhost" || text == "::1" || text.starts_with("127.")) return kLoopback;
   return std::nullopt;
@@ -175,7 +175,7 @@ Network own_network() {
   }
 }
 
-// A loopback address says nothing about a host, unless the job uses no other.
+// A loopback address does not identify a host, unless the job uses no other.
 std::vector<Address> source_addresses() {
   std::vector<Address> addresses = own_addresses();
   for (const Interface& each : interfaces()) {

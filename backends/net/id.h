@@ -1,4 +1,4 @@
-// The part of an id that says where its maker listens.
+// The addresses of this host, and the part of a communicator's id that holds the address of its keeper.
 #pragma once
 
 #include <array>
@@ -14,21 +14,22 @@ namespace concord::net {
 // The interface by which this process reaches other hosts, and the address on which it listens.
 struct Network {
   std::string interface;           // empty: any
-  std::optional<Address> address;  // none: all of this host's
+  std::optional<Address> address;  // nullopt: all addresses of this host
   bool chosen = false;             // by the user
 };
 
-// The interface that CONCORD_CPU_INTERFACE names, or the one on the way to the job's first host, or none if that is
-// not known. Waits: a few seconds in all for one that has just come up and has no carrier or address yet. Throws
+// Returns the interface that CONCORD_CPU_INTERFACE names, else the one that routes to the job's first host; none if
+// that host is unknown. Waits: a few seconds in all if the interface has no carrier or address yet. Throws
 // INVALID_ARGUMENT.
 Network own_network();
 
-// The addresses from which this host's connections may come.
+// Returns the source addresses that this host's connections may have.
 std::vector<Address> source_addresses();
 
-// A number that only processes with |id| know.
+// Returns a number that only processes with |id| know.
 uint64_t key_of(const void* id);
 
+// The address of an id's keeper.
 struct Where {
   uint16_t port = 0;
   uint16_t count = 0;  // number of addresses, the likeliest first

@@ -1,8 +1,7 @@
-// The messages of one communicator: posting them, waiting for them, and finding the rank that failed if they do not
-// come.
+// The messages of one communicator: posts them, waits for them, and finds the rank that failed if they do not arrive.
 //
-// A rank may post any number of messages; they move while it waits for any of them. While it waits for something else
-// (the ranks of its host, in shared memory) nothing moves, so it first waits until its messages have left: settle().
+// A rank may post any number of messages; all of them progress while it waits for any of them. While it waits for
+// something else (the ranks of its host, in shared memory) none progresses, so it first calls settle().
 // Threads: one at a time.
 #pragma once
 
@@ -26,12 +25,12 @@ struct Message {
   int32_t peer = 0;
   bool incoming = false;
   int64_t bytes = 0;
-  bool goes_unanswered = false;  // a flush: its failure is ignored, as a receive will report it
+  bool goes_unanswered = false;  // a flush, whose failure is ignored: a receive will report it
 };
 
 class MessageQueue {
  public:
-  // |local| has the record of failures, for the ranks of this host.
+  // |local| holds the record of failures that the ranks of this host share.
   MessageQueue(int32_t rank, std::unique_ptr<Port> port, std::unique_ptr<Line> line, shm::Communicator& local,
                const shm::Options& options);
 
@@ -41,14 +40,15 @@ class MessageQueue {
 
   // Begins an operation: drops the messages of the previous one, which are all done.
   void begin(const shm::Call& call, Lane lane);
-  // Ends an operation that did not fail. After a failure nothing moves any more: receives may point to freed memory.
+  // Ends an operation that did not fail. After a failure it is not called, so that no message progresses: receives may
+  // point to freed memory.
   void end() { port_->drive(false); }
 
   Message& send(int32_t peer, const void* data, int64_t bytes) { return send(peer, data, bytes, header()); }
   Message& send(int32_t peer, const void* data, int64_t bytes, const Header& header);
   Message& receive(int32_t peer, void* data, int64_t bytes);
 
-  // Waits until |message| is done. A received one must belong to the same call and have the right length.
+  // Waits until |message| is done. A received message must belong to the same call and have the expected length.
   void await(Message& message);
   // Like await(), but accepts any header.
   void await_any(Message& message);
@@ -56,12 +56,12 @@ class MessageQueue {
   void settle();
   // Waits for all messages.
   void finish();
-  // Moves what can be moved, and waits for news for at most |milliseconds|.
+  // Lets messages progress, and waits for an event for at most |milliseconds|.
   void progress(int milliseconds) { port_->progress(milliseconds); }
 
   Line& line() { return *line_; }
 
-  // Records the failure for the ranks of this host, tells the others, and throws what is recorded.
+  // Records the failure for the ranks of this host, reports it to the others, and throws the recorded failure.
   [[noreturn]] void fail(concord_status status, const std::string& detail);
 
  private:
@@ -80,7 +80,7 @@ class MessageQueue {
   shm::Yielding yielding_;
   shm::Call call_;
   Lane lane_ = Lane::kCollectives;
-  std::deque<Message> messages_;    // a deque never moves them
+  std::deque<Message> messages_;    // a deque, so that they never move in memory
   std::vector<Message*> outgoing_;  // since the last settle()
   std::set<int32_t> unsettled_;
 };

@@ -7,7 +7,7 @@
 
 namespace concord::net {
 
-// A port of the engine. Throws UNAVAILABLE: says what is not installed, and which package has it.
+// Returns a port of the engine. Throws UNAVAILABLE, naming the missing library and the package that contains it.
 std::unique_ptr<Port> open_port(const Opening& opening);
 
 }  // namespace concord::net

@@ -9,18 +9,18 @@ namespace concord::net {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-void Room::enter(const Hello& hello, SealedConnection connection) {
+void Room::add(const Hello& hello, SealedConnection connection) {
   if (world_ == 0) {
     world_ = hello.world;
     name_ = hello.name;
     timeout_ = milliseconds(std::max<int64_t>(1, hello.timeout_ms));
     deadline_ = Clock::now() + timeout_;
   }
-  Guest& guest = guests_.emplace_back();
-  guest.connection = std::move(connection);
-  guest.rank = hello.rank;
-  guest.pid = hello.pid;
-  if (status_ != CONCORD_STATUS_OK) return tell_failure(guest);
+  Member& member = members_.emplace_back();
+  member.connection = std::move(connection);
+  member.rank = hello.rank;
+  member.pid = hello.pid;
+  if (status_ != CONCORD_STATUS_OK) return send_failure(member);
   const auto who =
       sdk::text("communicator '%s': rank %d (pid %lld)", name_.c_str(), hello.rank, static_cast<long long>(hello.pid));
   if (hello.world != world_) {
@@ -30,48 +30,49 @@ void Room::enter(const Hello& hello, SealedConnection connection) {
   } else if (!ranks_.insert(hello.rank).second) {
     const auto text = sdk::text("%s has the same rank as another process; ranks must be distinct", who.c_str());
     if (!is_complete_) return fail(text);
-    guest.is_refused = true;  // the ranks that have met are not disturbed
-    guest.connection.put(kFailure, bytes_of(concord_status{CONCORD_STATUS_INVALID_ARGUMENT}) + text);
+    member.is_rejected = true;  // the ranks that have joined are not disturbed
+    member.connection.put(kFailure, bytes_of(concord_status{CONCORD_STATUS_INVALID_ARGUMENT}) + text);
   }
 }
 
-void Room::hear(Guest& guest, const SealedConnection::Message& message) {
-  if (guest.is_refused) return;
+void Room::on_message(Member& member, const SealedConnection::Message& message) {
+  if (member.is_rejected) return;
   std::string_view body = message.body;
   switch (message.kind) {
     case kRecord:
-      guest.record = message.body;
-      guest.has_record = true;
+      member.record = message.body;
+      member.has_record = true;
       finish_round();
       break;
     case kFailure: {
       const auto status = take<concord_status>(&body);
-      fail(status, std::string(body), &guest);
+      fail(status, std::string(body), &member);
       break;
     }
     case kLeaving:
-      guest.has_left = true;
-      tell_others(guest, kLeft, bytes_of(guest.rank));
+      member.has_left = true;
+      broadcast(member, kLeft, bytes_of(member.rank));
       break;
-    default: guest.connection.close(); break;
+    default: member.connection.close(); break;
   }
 }
 
-void Room::lose(Guest& guest) {
-  const int error = guest.connection.error();
-  guest.connection.close();
-  if (guest.has_left || guest.is_refused) return;
-  tell_others(
-      guest, kLost,
-      bytes_of(guest.rank) + sdk::text("(pid %lld) %s", static_cast<long long>(guest.pid), gone_text(error).c_str()));
+void Room::on_disconnect(Member& member) {
+  const int error = member.connection.error();
+  member.connection.close();
+  if (member.has_left || member.is_rejected) return;
+  broadcast(
+      member, kLost,
+      bytes_of(member.rank) + sdk::text("(pid %lld) %s", static_cast<long long>(member.pid), gone_text(error).c_str()));
 }
 
-void Room::look_at_clock() {
-  const bool waiting = std::any_of(guests_.begin(), guests_.end(), [](const Guest& each) { return each.has_record; });
+void Room::check_deadline() {
+  const bool waiting =
+      std::any_of(members_.begin(), members_.end(), [](const Member& each) { return each.has_record; });
   if (!waiting || status_ != CONCORD_STATUS_OK || Clock::now() < deadline_) return;
   std::set<int32_t> there;
-  for (const Guest& guest : guests_) {
-    if (guest.has_record) there.insert(guest.rank);
+  for (const Member& member : members_) {
+    if (member.has_record) there.insert(member.rank);
   }
   std::string missing;
   for (int32_t r = 0; r < world_ && missing.size() < 200; ++r) {
@@ -83,30 +84,31 @@ void Room::look_at_clock() {
        nullptr);
 }
 
-void Room::fail(concord_status status, const std::string& text, const Guest* teller) {
+void Room::fail(concord_status status, const std::string& text, const Member* sender) {
   if (status_ != CONCORD_STATUS_OK) return;
   status_ = status;
   text_ = text;
-  for (Guest& guest : guests_) {
-    if (&guest != teller) tell_failure(guest);
+  for (Member& member : members_) {
+    if (&member != sender) send_failure(member);
   }
 }
 
 void Room::finish_round() {
-  const auto ready = std::count_if(guests_.begin(), guests_.end(), [](const Guest& each) { return each.has_record; });
+  const auto ready =
+      std::count_if(members_.begin(), members_.end(), [](const Member& each) { return each.has_record; });
   if (ready < world_ || status_ != CONCORD_STATUS_OK) return;
   is_complete_ = true;
-  guests_.sort([](const Guest& a, const Guest& b) { return a.rank < b.rank; });
+  members_.sort([](const Member& a, const Member& b) { return a.rank < b.rank; });
   std::string body = bytes_of(static_cast<int64_t>(::getpid())) + bytes_of(shm::this_host());
-  for (Guest& guest : guests_) {
-    if (guest.is_refused) continue;
-    body += bytes_of(static_cast<uint64_t>(guest.record.size())) + guest.record;
-    guest.has_record = false;
-    guest.record.clear();
+  for (Member& member : members_) {
+    if (member.is_rejected) continue;
+    body += bytes_of(static_cast<uint64_t>(member.record.size())) + member.record;
+    member.has_record = false;
+    member.record.clear();
   }
   deadline_ = Clock::now() + timeout_;
-  for (Guest& guest : guests_) {
-    if (!guest.is_refused) guest.connection.put(kRound, body);
+  for (Member& member : members_) {
+    if (!member.is_rejected) member.connection.put(kRound, body);
   }
 }
 

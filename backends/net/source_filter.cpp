@@ -18,7 +18,7 @@ using Program = std::vector<sock_filter>;
 constexpr uint32_t kHeader = static_cast<uint32_t>(SKF_NET_OFF);  // start of the IP header; offset 0 is the TCP header
 constexpr uint32_t kSource4 = kHeader + 12, kSource6 = kHeader + 8;
 constexpr uint32_t kTake = 0xffffffff, kDrop = 0;
-constexpr size_t kMost4 = 256, kMost6 = 64;
+constexpr size_t kMax4 = 256, kMax6 = 64;
 
 Words words_of(const Address& address) {
   Words words{};
@@ -36,7 +36,7 @@ void add_v4(std::span<const Words> sources, Program* program) {
     mask = bits > 0 ? ~uint32_t{0} << (32 - bits) : 0;
     wanted.clear();
     for (const Words& source : sources) wanted.insert(source[3] & mask);
-    if (wanted.size() <= kMost4) break;
+    if (wanted.size() <= kMax4) break;
   }
   program->push_back(BPF_STMT(BPF_LD | BPF_W | BPF_ABS, kSource4));
   program->push_back(BPF_STMT(BPF_ALU | BPF_AND | BPF_K, mask));
@@ -56,7 +56,7 @@ void add_v6(std::span<const Words> sources, Program* program) {
       std::fill(source.begin() + static_cast<ptrdiff_t>(count), source.end(), 0);
       wanted.insert(source);
     }
-    if (wanted.size() <= kMost6) break;
+    if (wanted.size() <= kMax6) break;
   }
   for (const Words& source : wanted) {
     for (size_t i = 0; i < count; ++i) {

@@ -1,4 +1,4 @@
-// A filter in the kernel for listening sockets of libraries that authenticate nobody, as UCX's.
+// A kernel filter for listening sockets of libraries that do not authenticate peers, such as UCX.
 #pragma once
 
 #include <span>
@@ -7,9 +7,9 @@
 
 namespace concord::net {
 
-// From now on |listener| takes connections from |sources| only; packets of other hosts are dropped before anything is
-// accepted. More than 256 IPv4 or 64 IPv6 addresses are widened to the networks they are in (/24, then /16, ...).
-// Returns false if the kernel refuses the filter.
+// Makes |listener| accept connections from |sources| only; packets of other hosts are dropped before. More than 256
+// IPv4 or 64 IPv6 addresses are widened to their networks (/24, then /16, ...). Returns false if the kernel rejects the
+// filter.
 bool admit_only(int listener, std::span<const Address> sources);
 
 }  // namespace concord::net

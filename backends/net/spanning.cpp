@@ -37,7 +37,7 @@ Spanning::Spanning(int32_t rank, HostMap map, std::unique_ptr<shm::Communicator>
       map_(std::move(map)),
       host_(map_.host[static_cast<size_t>(rank)]),
       place_(map_.place[static_cast<size_t>(rank)]),
-      beside_(map_.size_of(host_)),
+      local_ranks_(map_.size_of(host_)),
       options_(options),
       local_(std::move(local)),
       queue_(rank, std::move(port), std::move(line), *local_, options_) {
@@ -149,7 +149,7 @@ void Spanning::reduce_at_leaders(const Piece& piece, concord_dtype dtype, concor
   for (int32_t h = 0; h < map_.host_count(); next += map_.size_of(h) * bytes, ++h) blocks.push_back(next);
   std::byte* const result = next;
   const auto block_of = [&](int32_t h) { return const_cast<std::byte*>(blocks[static_cast<size_t>(h)]); };
-  if (beside_ > 1) {
+  if (local_ranks_ > 1) {
     local_->all_gather(piece.send, block_of(host_), bytes, kBytes);
   } else {
     blocks[static_cast<size_t>(host_)] = piece.send;
@@ -159,12 +159,12 @@ void Spanning::reduce_at_leaders(const Piece& piece, concord_dtype dtype, concor
     for (int32_t h = 0; h < map_.host_count(); ++h) {
       if (h == host_) continue;
       if (wanted_at(host_)) queue_.receive(map_.leader(h), block_of(h), map_.size_of(h) * bytes);
-      if (wanted_at(h)) queue_.send(map_.leader(h), blocks[static_cast<size_t>(host_)], beside_ * bytes);
+      if (wanted_at(h)) queue_.send(map_.leader(h), blocks[static_cast<size_t>(host_)], local_ranks_ * bytes);
     }
     queue_.finish();
   }
   if (!wanted_at(host_)) return;
-  std::byte* const out = beside_ == 1 && piece.recv != nullptr ? piece.recv : result;
+  std::byte* const out = local_ranks_ == 1 && piece.recv != nullptr ? piece.recv : result;
   if (leads()) {
     std::vector<const void*> sources;
     for (int32_t r = 0; r < size(); ++r) {
@@ -173,7 +173,7 @@ void Spanning::reduce_at_leaders(const Piece& piece, concord_dtype dtype, concor
     }
     shm::find_reduction(dtype, op)(out, sources.data(), size(), piece.elements);
   }
-  if (beside_ > 1) local_->broadcast(result, piece.recv != nullptr ? piece.recv : result, bytes, kBytes, 0);
+  if (local_ranks_ > 1) local_->broadcast(result, piece.recv != nullptr ? piece.recv : result, bytes, kBytes, 0);
 }
 
 // ------------------------------------------------------------------------------------------------------------- copying
@@ -185,7 +185,7 @@ void Spanning::broadcast(const void* send, void* recv, int64_t count, concord_dt
   const int64_t bytes = count * sdk::dtype_size(dtype);
   const int32_t from = map_.host[static_cast<size_t>(root)];
   run({CONCORD_COMM_BROADCAST, dtype, 0, root, count}, Lane::kCollectives, [&] {
-    if (beside_ > 1) local_->barrier();
+    if (local_ranks_ > 1) local_->barrier();
     if (leads()) greet_leaders();
     for (int32_t h = 0; rank_ == root && h < map_.host_count(); ++h) {
       if (h != host_) queue_.send(map_.leader(h), send, bytes);
@@ -194,7 +194,7 @@ void Spanning::broadcast(const void* send, void* recv, int64_t count, concord_dt
     queue_.finish();
     const int32_t source = host_ == from ? map_.place[static_cast<size_t>(root)] : 0;
     const void* const data = host_ == from ? send : recv;
-    if (beside_ == 1) return move_bytes(at(recv), at(data), bytes);
+    if (local_ranks_ == 1) return move_bytes(at(recv), at(data), bytes);
     local_->broadcast(data, recv, bytes, kBytes, source);
   });
 }
@@ -224,10 +224,10 @@ void Spanning::gather(const std::byte* send, std::byte* recv, int64_t bytes) {
     queue_.receive(peer, at(recv, peer * bytes), bytes);
     queue_.send(peer, send, bytes);
   }
-  if (beside_ > 1) local_->all_gather(send, at(recv, map_.leader(host_) * bytes), bytes, kBytes);
-  if (beside_ == 1) move_bytes(at(recv, rank_ * bytes), send, bytes);
+  if (local_ranks_ > 1) local_->all_gather(send, at(recv, map_.leader(host_) * bytes), bytes, kBytes);
+  if (local_ranks_ == 1) move_bytes(at(recv, rank_ * bytes), send, bytes);
   queue_.finish();
-  for (int32_t h = 0; beside_ > 1 && h < map_.host_count(); ++h) {
+  for (int32_t h = 0; local_ranks_ > 1 && h < map_.host_count(); ++h) {
     std::byte* const block = at(recv, map_.leader(h) * bytes);
     if (h != host_) local_->all_gather(at(block, place_ * bytes), block, bytes, kBytes);
   }
@@ -243,7 +243,7 @@ void Spanning::gather_one_by_one(const std::byte* send, std::byte* recv, int64_t
     }
   }
   queue_.finish();
-  for (int32_t r = 0; beside_ > 1 && r < size(); ++r) {
+  for (int32_t r = 0; local_ranks_ > 1 && r < size(); ++r) {
     const auto rank = static_cast<size_t>(r);
     std::byte* const block = at(recv, r * bytes);
     local_->broadcast(block, block, bytes, kBytes, map_.host[rank] == host_ ? map_.place[rank] : 0);
@@ -290,10 +290,10 @@ void Spanning::exchange(const std::byte* send, const int64_t* send_counts, const
 
 void Spanning::barrier() {
   run({CONCORD_COMM_BARRIER, 0, 0, -1, 0}, Lane::kCollectives, [&] {
-    if (beside_ > 1) local_->barrier();
+    if (local_ranks_ > 1) local_->barrier();
     if (leads()) greet_leaders();
     queue_.finish();
-    if (beside_ > 1) local_->barrier();
+    if (local_ranks_ > 1) local_->barrier();
   });
 }
 

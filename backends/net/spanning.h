@@ -1,4 +1,4 @@
-// A communicator whose ranks are on several hosts. See communicator.h; made by net::connect.
+// A communicator whose ranks are on several hosts. See communicator.h; created by net::connect.
 #pragma once
 
 #include <memory>
@@ -43,7 +43,7 @@ class Spanning final : public shm::Engine {
   concord_status error(std::string* out_detail) const override { return local_->error(out_detail); }
 
  private:
-  // Runs |work| as the operation |call|; a failure is told to all ranks.
+  // Runs |work| as the operation |call|; a failure is reported to all ranks.
   template <class Work>
   void run(const shm::Call& call, Lane lane, Work&& work);
 
@@ -59,13 +59,13 @@ class Spanning final : public shm::Engine {
 
   const int32_t rank_;
   const HostMap map_;
-  const int32_t host_;    // of this rank
-  const int32_t place_;   // index of this rank on its host
-  const int32_t beside_;  // ranks on this host
+  const int32_t host_;         // of this rank
+  const int32_t place_;        // index of this rank on its host
+  const int32_t local_ranks_;  // ranks on this host
   const shm::Options options_;
   const std::unique_ptr<shm::Communicator> local_;
   MessageQueue queue_;
-  std::vector<std::byte> scratch_;  // kept: taking memory from the system costs more than the sums
+  std::vector<std::byte> scratch_;  // kept between calls: allocating it costs more than the sums
 };
 
 }  // namespace concord::net

@@ -24,7 +24,7 @@ namespace {
 
 // --------------------------------------------------------------------------------------------------------------- ports
 
-// Messages of all ranks, by sender, receiver and lane, that nobody has received yet.
+// Messages of all ranks that have not been received yet, by sender, receiver and lane.
 class Switchboard {
  public:
   struct Message {
@@ -125,7 +125,7 @@ std::unique_ptr<Port> open_port_of(Through through, int32_t rank, int32_t world,
   return port;
 }
 
-// As net::connect does it: ranks tell each other where their ports are, and those answer from then on.
+// Like net::connect: ranks exchange the addresses of their ports, which answer from then on.
 void introduce(Line& line, Port& port, int32_t rank) {
   const std::string own(reinterpret_cast<const char*>(port.address()), port.address_bytes());
   const std::vector<std::string> all = line.exchange(own);

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxStrangers = 256;  // connections whose first message has not come: each is an open file
 constexpr milliseconds kSlice{100};
-constexpr milliseconds kHelloGrace{10000};   // for a stranger to say who it is
+constexpr milliseconds kHelloGrace{10000};   // for the first message of a stranger
 constexpr milliseconds kMinGrace{500};       // for a stranger, while there are kMaxStrangers
 constexpr milliseconds kPartingGrace{1000};  // for others to leave, when this process exits
 
@@ -66,7 +66,7 @@ void Switchboard::run() {
     {
       const std::lock_guard lock(mutex_);
       listen_to_strangers();
-      listen_to_guests();
+      listen_to_members();
       listen_to_lines();
       calls = close_parted();
     }
@@ -113,7 +113,7 @@ std::vector<pollfd> Switchboard::entries() {
   std::vector<pollfd> wanted{{wake_.get(), POLLIN, 0}, {listener, POLLIN, 0}};
   for (const Stranger& each : strangers_) wanted.push_back({each.connection.descriptor(), POLLIN, 0});
   for (auto& [id, room] : rooms_) {
-    for (const Room::Guest& each : room.guests()) {
+    for (const Room::Member& each : room.members()) {
       wanted.push_back({each.connection.descriptor(), each.connection.wanted_events(), 0});
     }
   }
@@ -138,7 +138,7 @@ void Switchboard::listen_to_strangers() {
       auto hello = take<Hello>(&body);
       hello.name[sizeof hello.name - 1] = 0;
       const auto room = rooms_.find(std::string(hello.id, kIdBytes));
-      if (room != rooms_.end()) room->second.enter(hello, std::move(each.connection));
+      if (room != rooms_.end()) room->second.add(hello, std::move(each.connection));
       each.connection = {};
     } else if (message || !open || Clock::now() > each.until) {
       each.connection = {};
@@ -147,17 +147,17 @@ void Switchboard::listen_to_strangers() {
   std::erase_if(strangers_, [](const Stranger& each) { return !each.connection.open(); });
 }
 
-void Switchboard::listen_to_guests() {
+void Switchboard::listen_to_members() {
   for (auto place = rooms_.begin(); place != rooms_.end();) {
     Room& room = place->second;
-    for (Room::Guest& guest : room.guests()) {
-      guest.connection.flush();
-      const bool open = guest.connection.fill();
-      while (const auto message = guest.connection.next(kMaxRecord)) room.hear(guest, *message);
-      if (!open || !guest.connection.open()) room.lose(guest);
+    for (Room::Member& member : room.members()) {
+      member.connection.flush();
+      const bool open = member.connection.fill();
+      while (const auto message = member.connection.next(kMaxRecord)) room.on_message(member, *message);
+      if (!open || !member.connection.open()) room.on_disconnect(member);
     }
     room.sweep();
-    room.look_at_clock();
+    room.check_deadline();
     place = room.over() ? rooms_.erase(place) : std::next(place);
   }
 }

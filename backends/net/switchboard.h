@@ -1,4 +1,4 @@
-// The thread of a process that keeps ids and lines of communicators on several hosts. See control.h.
+// The listening thread of a process with ids or control connections of communicators that span hosts. See control.h.
 #pragma once
 
 #include <poll.h>
@@ -19,7 +19,7 @@
 
 namespace concord::net {
 
-// Keeps the ids of this process and listens to all its lines, on one thread. Threads: any.
+// Serves the ids that this process has created and all its control connections, on one thread. Threads: any.
 class Switchboard {
  public:
   // Returns the switchboard of this process; a forked child has its own.
@@ -37,13 +37,14 @@ class Switchboard {
   }
   // Keeps |line| until all ranks have left it, or one is lost.
   void add_parting(const std::shared_ptr<Line::State>& line);
-  // After it returns, no callback of the line runs.
+  // When it returns, no callback of the line runs, and none will.
   void remove(const std::shared_ptr<Line::State>& line) {
     const std::lock_guard lock(mutex_);
     std::erase(lines_, line);
   }
 
  private:
+  // A connection that has not sent its first message.
   struct Stranger {
     SealedConnection connection;
     std::chrono::steady_clock::time_point until;
@@ -53,11 +54,11 @@ class Switchboard {
   void start() CONCORD_REQUIRES(mutex_);
   [[noreturn]] void run();
   std::vector<pollfd> entries();
-  // Whether one more stranger is accepted. The oldest makes room once it has had time for its message, so a flood does
-  // not keep out a rank that sends it immediately.
+  // Whether one more stranger is accepted. The oldest one is dropped for it once it has had time for its message, so a
+  // flood of connections does not keep out a rank that sends its message immediately.
   bool has_room() CONCORD_REQUIRES(mutex_);
   void listen_to_strangers() CONCORD_REQUIRES(mutex_);
-  void listen_to_guests() CONCORD_REQUIRES(mutex_);
+  void listen_to_members() CONCORD_REQUIRES(mutex_);
   void listen_to_lines() CONCORD_REQUIRES(mutex_);
   // Removes the lines that all ranks have left and returns their callbacks.
   std::vector<std::function<void()>> close_parted() CONCORD_REQUIRES(mutex_);

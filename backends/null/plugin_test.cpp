@@ -40,7 +40,7 @@ TEST(NullPlugin, HasNoTableOfAnotherName) {
   EXPECT_EQ(host().plugin()->find_table(host().plugin()->self, nullptr), nullptr);
 }
 
-// Every slot between self and the end of the table that is required: a loader refuses a null one.
+// All required slots between self and the end of the table: a loader rejects a table with a null one.
 TEST(NullPlugin, FillsEveryRequiredSlot) {
   const auto& d = host().device();
   EXPECT_TRUE(d.count && d.info && d.set_current && d.get_current && d.synchronize);

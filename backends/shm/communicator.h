@@ -30,8 +30,8 @@ namespace concord::shm {
 inline constexpr int64_t kUniqueIdBytes = 128;
 inline constexpr int64_t kHostBytes = 8;  // at its end
 
-// Writes a new id of kUniqueIdBytes: random bytes, and last the host of this process. Any rank may make it; all have to
-// be given it.
+// Writes a new id of kUniqueIdBytes: random bytes, and last the host of this process. One rank, whichever, creates it
+// and passes it to all others.
 void create_unique_id(void* out_id, int64_t bytes);
 
 // Whether |operation| works with |dtype| and, where it reduces, |reduce|.

@@ -26,15 +26,15 @@ enum class ProcessState { kRunning, kStopped, kEnded, kUnknown };
 // This process. start_time is 0 if /proc cannot be read; the state of such an identity is unknown.
 ProcessIdentity this_process();
 
-// Where a unix socket of this process can be found: this host since it was started, in this network namespace. 0: /proc
-// does not tell.
+// Returns a number that is equal for processes which can connect to each other's unix sockets: those of this boot of
+// the host in this network namespace. 0 if /proc cannot be read.
 uint64_t this_host();
 
 // Returns the processors on which the calling thread may run.
 ProcessorSet available_processors();
 
-// kEnded: gone, a zombie, or another process has the number now. kUnknown: it lives in another pid namespace, or /proc
-// does not tell.
+// kEnded: exited, a zombie, or another process has the pid now. kUnknown: it is in another pid namespace, or /proc
+// cannot be read.
 ProcessState state_of(const ProcessIdentity& process);
 
 // "pid 4711", "pid 4711, stopped" or "pid 4711, ended", for messages.

@@ -131,8 +131,8 @@ struct Avg {
   }
 };
 
-// Nothing is carried from one element to the next, even if |out| is one of the sources; this says so to the compiler,
-// which cannot know.
+// No value is carried from one element to the next, even if |out| is one of the sources; the pragma asserts that to the
+// compiler.
 #if defined(__clang__)
 #define CONCORD_SHM_INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

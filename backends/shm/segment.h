@@ -39,7 +39,7 @@ struct alignas(kLineBytes) Progress {
 struct alignas(kLineBytes) Bedside {
   std::atomic<uint32_t> doorbell;  // futex; changes at every ring
   std::atomic<uint32_t> departed;  // 1: the rank has destroyed its communicator
-  std::atomic<uint64_t> wish;      // 0: awake; kAnyNews; else the step that all ranks have to reach
+  std::atomic<uint64_t> wish;      // 0: awake; kAnyNews; else the step that all ranks must reach
   std::atomic<uint64_t> activity;  // first word of the running call; 0 outside of operations
 };
 

@@ -110,7 +110,7 @@ void Team::publish(uint64_t step) {
   for (int32_t peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
     const uint64_t wish = segment_->bedside(peer).wish.load();
-    // Only the last of the awaited ranks rings: a rank that is woken too early has to go back to sleep.
+    // Only the last of the awaited ranks rings: a rank that is woken too early would go back to sleep.
     if (wish != 0 && wish <= step && all_have_reached(wish)) ring(peer);
   }
 }

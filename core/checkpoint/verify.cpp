@@ -292,16 +292,16 @@ std::string to_string(const Damage& damage) {
     case Damage::Kind::manifest: return fmt::format("{}: {}", what, damage.reason);
     case Damage::Kind::missing: return fmt::format("{}: is missing", what);
     case Damage::Kind::size:
-      return fmt::format("{}: has {} bytes, but the manifest says {}", what, damage.found, damage.expected);
+      return fmt::format("{}: has {} bytes, but the manifest has {}", what, damage.found, damage.expected);
     case Damage::Kind::header:
       if (!damage.found.empty()) {
         return fmt::format(
-            "{}: its header has the checksum {}, but the manifest says {}; its tensors were not verified{}", what,
+            "{}: its header has the checksum {}, but the manifest has {}; its tensors were not verified{}", what,
             damage.found, damage.expected, damage.reason.empty() ? "" : " (" + damage.reason + ")");
       }
       return fmt::format("{}: its header cannot be read, so its tensors were not verified: {}", what, damage.reason);
     case Damage::Kind::checksum:
-      return fmt::format("{}{} has the checksum {}, but the manifest says {}", what, verb, damage.found,
+      return fmt::format("{}{} has the checksum {}, but the manifest has {}", what, verb, damage.found,
                          damage.expected);
     case Damage::Kind::cut_off: return fmt::format("{} lies beyond the end of the file", what);
     case Damage::Kind::not_in_header: return fmt::format("{} is in the manifest, but not in the file", what);

@@ -35,7 +35,7 @@ struct Damage {
   bool operator==(const Damage&) const = default;
 };
 const char* to_string(Damage::Kind kind);
-// "model.safetensors: tensor 'a' has the checksum 00000000, but the manifest says 11111111".
+// "model.safetensors: tensor 'a' has the checksum 00000000, but the manifest has 11111111".
 std::string to_string(const Damage& damage);
 
 // The share |part| of |parts| of the work: about the same number of bytes; each header and each tensor is in exactly

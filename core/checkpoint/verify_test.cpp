@@ -125,7 +125,7 @@ TEST_F(Verify, NamesTheTensorsThatACutOffFileHasLost) {
   fs::resize_file(path("model.safetensors"), place("model.safetensors", "large", 1000));
   fs::resize_file(path("config.json"), 4);
   EXPECT_THAT(damages(),
-              ElementsAre("config.json: has 4 bytes, but the manifest says 19", HasSubstr("model.safetensors: has "),
+              ElementsAre("config.json: has 4 bytes, but the manifest has 19", HasSubstr("model.safetensors: has "),
                           HasSubstr("tensor 'large' lies beyond the end"),
                           HasSubstr("tensor 'none' lies beyond the end"), HasSubstr("tensor 'z' lies beyond the end")));
   fs::resize_file(path("model.safetensors"), 3);

@@ -22,13 +22,13 @@ ReplicaVerdict judge_replicas(std::span<const int64_t> values) {
   std::map<int64_t, std::vector<int64_t>> by_value;
   for (size_t i = 0; i < values.size(); ++i) by_value[values[i]].push_back(static_cast<int64_t>(i));
   ReplicaVerdict verdict;
-  for (auto& [value, places] : by_value) verdict.sides.push_back(std::move(places));
-  std::sort(verdict.sides.begin(), verdict.sides.end(), [](const auto& a, const auto& b) {
+  for (auto& [value, places] : by_value) verdict.groups.push_back(std::move(places));
+  std::sort(verdict.groups.begin(), verdict.groups.end(), [](const auto& a, const auto& b) {
     return a.size() != b.size() ? a.size() > b.size() : a.front() < b.front();
   });
-  if (verdict.agree() || 2 * verdict.sides.front().size() <= values.size()) return verdict;
-  for (size_t i = 1; i < verdict.sides.size(); ++i) {
-    verdict.culprits.insert(verdict.culprits.end(), verdict.sides[i].begin(), verdict.sides[i].end());
+  if (verdict.agree() || 2 * verdict.groups.front().size() <= values.size()) return verdict;
+  for (size_t i = 1; i < verdict.groups.size(); ++i) {
+    verdict.culprits.insert(verdict.culprits.end(), verdict.groups[i].begin(), verdict.groups[i].end());
   }
   std::sort(verdict.culprits.begin(), verdict.culprits.end());
   return verdict;
@@ -49,11 +49,11 @@ std::string to_text(const ReplicaVerdict& verdict, std::span<const int64_t> rank
   if (verdict.agree()) return "";
   if (!verdict.culprits.empty()) {
     return fmt::format("{} {} from {}", list(verdict.culprits, ranks),
-                       verdict.culprits.size() == 1 ? "differs" : "differ", list(verdict.sides.front(), ranks));
+                       verdict.culprits.size() == 1 ? "differs" : "differ", list(verdict.groups.front(), ranks));
   }
-  std::string text = list(verdict.sides.front(), ranks);
-  for (size_t i = 1; i < verdict.sides.size(); ++i) {
-    text += (i + 1 == verdict.sides.size() ? " and " : ", ") + list(verdict.sides[i], ranks);
+  std::string text = list(verdict.groups.front(), ranks);
+  for (size_t i = 1; i < verdict.groups.size(); ++i) {
+    text += (i + 1 == verdict.groups.size() ? " and " : ", ") + list(verdict.groups[i], ranks);
   }
   return text + " differ";
 }

@@ -4,7 +4,7 @@
 // Example:
 //   #include "core/data_parallel/replica_verdict.h"
 //   const ReplicaVerdict verdict = judge_replicas(std::vector<int64_t>{7, 7, 5});
-//   // verdict.culprits == {2}; verdict.sides == {{0, 1}, {2}}
+//   // verdict.culprits == {2}; verdict.groups == {{0, 1}, {2}}
 #pragma once
 
 #include <cstdint>
@@ -17,12 +17,12 @@ namespace concord {
 
 struct ReplicaVerdict {
   // Indices of replicas with equal values: larger sets first, ties by lowest index. One set if all agree.
-  std::vector<std::vector<int64_t>> sides;
+  std::vector<std::vector<int64_t>> groups;
   // All replicas outside the first set if that has more than half of them. Empty otherwise (two replicas that differ,
   // two against two), since the wrong ones cannot be determined.
   std::vector<int64_t> culprits;
 
-  bool agree() const { return sides.size() <= 1; }
+  bool agree() const { return groups.size() <= 1; }
   bool operator==(const ReplicaVerdict&) const = default;
 };
 

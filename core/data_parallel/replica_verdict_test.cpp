@@ -26,15 +26,15 @@ void expect_right(const std::vector<int64_t>& values) {
   EXPECT_EQ(verdict.culprits, wanted);
   EXPECT_EQ(verdict.agree(), count(values, values[0]) == replicas);
   std::vector<int64_t> seen;
-  for (size_t s = 0; s < verdict.sides.size(); ++s) {
-    const std::vector<int64_t>& side = verdict.sides[s];
+  for (size_t s = 0; s < verdict.groups.size(); ++s) {
+    const std::vector<int64_t>& side = verdict.groups[s];
     ASSERT_FALSE(side.empty());
     const int64_t value = values[static_cast<size_t>(side[0])];
     EXPECT_EQ(static_cast<int64_t>(side.size()), count(values, value)) << "all with that value";
     for (const int64_t place : side) EXPECT_EQ(values[static_cast<size_t>(place)], value);
     seen.insert(seen.end(), side.begin(), side.end());
     if (s == 0) continue;
-    const std::vector<int64_t>& before = verdict.sides[s - 1];
+    const std::vector<int64_t>& before = verdict.groups[s - 1];
     EXPECT_TRUE(before.size() > side.size() || (before.size() == side.size() && before[0] < side[0]));
   }
   std::sort(seen.begin(), seen.end());

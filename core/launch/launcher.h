@@ -5,8 +5,8 @@
 //     random CONCORD_JOB_TOKEN, unless one is set. Rank 0 reads the launcher's standard input, the others nothing.
 //   - Output comes line by line with "[rank 3] " in front, standard output and standard error kept apart, or goes to
 //     one file per rank.
-//   - SIGINT, SIGTERM and SIGHUP are passed on to the processes and to all they have started, SIGUSR1 and SIGUSR2 to
-//     the processes alone. After a second one all are killed.
+//   - SIGINT, SIGTERM and SIGHUP are forwarded to the processes and their descendants, SIGUSR1 and SIGUSR2 to the
+//     processes alone. A second SIGINT, SIGTERM or SIGHUP kills all of them.
 //   - A process that fails ends the job: the others get SIGTERM, after the grace time SIGKILL, and the report begins
 //     with the one that failed first. With max_restarts all are started again (restart_policy.h); ranks that keep their
 //     state in kMemoryFolderVariable's folder or in checkpoints resume from there.
@@ -19,9 +19,9 @@
 //     exec.
 //   - Ranks that send heartbeats (core/base/heartbeat.h) are watched. A rank that is silent for too long is reported,
 //     with what the others wait for, and killed if the job can be restarted.
-//   - Nothing is left running. On every end but one the launcher waits for, or kills, all descendants, daemons
-//     included. If the launcher itself is killed with kill -9, the kernel kills its processes and session_guard.h what
-//     they have started; it says what is out of reach. A set-user-id program sheds the kernel's part of this.
+//   - Nothing is left running. The launcher waits for, or kills, all descendants, daemons included. Only if it is
+//     killed with kill -9, the kernel kills its processes and a guard process their descendants; session_guard.h lists
+//     those that it cannot find. A set-user-id program clears its PR_SET_PDEATHSIG, so the kernel does not kill it.
 #pragma once
 
 #include <span>
@@ -45,7 +45,7 @@ struct LaunchOptions {
   bool forks_ranks = false;    // the program can be a zygote (zygote_process.h)
   std::vector<int> worlds;     // with max_restarts: how many ranks the job can run with, descending; empty: all only
   int colocated_ranks = 1;     // with fewer ranks: each machine runs a multiple of this
-  double rejoin_seconds = 60;  // how long a launcher that is lost is waited for
+  double rejoin_seconds = 60;  // how long the job waits for a lost launcher
   RendezvousOptions rendezvous;  // how launchers on several machines find their leader
   bool recovers = false;     // after a failure the others get SIGKILL without SIGTERM: their state is in a checkpoint
   double grace_seconds = 5;  // between SIGTERM and SIGKILL

@@ -177,7 +177,7 @@ std::string Peers::await(const std::string& key, int64_t rank, Milliseconds time
     if (comes(*store_, key, std::min(left, kLookEvery))) return store_->get(key, kLookEvery);
     // It may have set the key just before it exited.
     if (is_gone(rank) && !store_->has(key)) {
-      throw lost(rank, fmt::format("{} does not answer any more", describe(rank)));
+      throw lost(rank, fmt::format("{} no longer answers", describe(rank)));
     }
     if (left <= kLookEvery) {
       throw Error(CONCORD_STATUS_TIMEOUT,

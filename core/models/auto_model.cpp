@@ -249,7 +249,7 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
         "train an adapter for that",
         folder.string()));
   }
-  const bool is_new_score = args.scores && !saved.scores;
+  const bool is_new_score = args.is_reward_model && !saved.is_reward_model;
   VirtualModels models(is_new_score ? reward_model_config(saved) : saved, args, context);
   const std::vector<std::string> tensors = tensors_of_model(models.config(), nullptr);
   const std::vector<std::string> unused = unused_tensors(models.config());

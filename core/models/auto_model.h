@@ -60,7 +60,7 @@ class VirtualModels {
   std::optional<SavedTensors> saved_fp8(const std::optional<RankRange>& writers = {});
   void load_fp8(const std::string& folder);
 
-  // The values that save_pretrained has written to |folder|. Throws as load_hf_weights does; |share_reads| as its
+  // Loads the values that save_pretrained has written to |folder|. Throws as load_hf_weights does; |share_reads| as its
   // |sharing|.
   void load_saved(const std::filesystem::path& folder, bool share_reads = false);
 
@@ -68,8 +68,9 @@ class VirtualModels {
   // Returns the parameters that save_pretrained writes, by their names in files: all of them, or those that are trained
   // with an adapter. |with_values|: with current values; otherwise they may be unset.
   std::vector<Parameter> saved_parameters(bool with_values = true);
-  HfSaveOptions with_config(HfSaveOptions options) const;  // and what else says what the weights are
-  bool has_start(const Parameter& parameter) const;        // whether it is in files with what it began as
+  // Returns |options| with the config file that describes the weights: config.json or adapter_config.json.
+  HfSaveOptions with_config(HfSaveOptions options) const;
+  bool has_start(const Parameter& parameter) const;  // whether files store |parameter| with its initial value
 
   ParallelContext* context_;
   ModelConfig config_;

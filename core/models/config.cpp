@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDeepest = 32;
-constexpr uint64_t kLargestFile = 16 << 20;
+constexpr uint64_t kMaxFileBytes = 16 << 20;
 constexpr IntegerRange kVocabulary{1, (int64_t{1} << 31) - 1};  // token ids are int32 in data
 constexpr IntegerRange kSize{1, int64_t{1} << 24};
 constexpr IntegerRange kLayers{1, int64_t{1} << 16};
@@ -57,7 +57,7 @@ std::string scoring_architecture(const Family& family) {
   return name + "ForSequenceClassification";
 }
 
-bool names_scores(const ConfigReader& read, const Family& family) {
+bool names_reward_model(const ConfigReader& read, const Family& family) {
   const std::vector<std::string> architectures = read.texts("architectures");
   return std::ranges::find(architectures, scoring_architecture(family)) != architectures.end();
 }
@@ -71,7 +71,7 @@ const Family& family_of(const ConfigReader& read) {
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::ranges::find(architectures, wanted) == architectures.end() &&
-      !names_scores(read, **found)) {
+      !names_reward_model(read, **found)) {
     read.refuse("architectures", fmt::format("must name {} for model_type {}; supported are {}", wanted, model_type,
                                              known_architectures()));
   }
@@ -255,9 +255,9 @@ void read_numbers(const ConfigReader& read, ModelConfig& model) {
 }
 
 // transformers counts labels by their names, and assumes two if none are given.
-void read_scores(const ConfigReader& read, const Family& family, ModelConfig& model) {
-  model.scores = names_scores(read, family);
-  if (!model.scores) return;
+void read_reward_model(const ConfigReader& read, const Family& family, ModelConfig& model) {
+  model.is_reward_model = names_reward_model(read, family);
+  if (!model.is_reward_model) return;
   const bool has_one = read.has("id2label") ? read.object("id2label").keys() == 1
                                             : read.integer("num_labels", {1, int64_t{1} << 31}, 2) == 1;
   if (!has_one) {
@@ -342,11 +342,11 @@ double parameters_of(const ModelConfig& model) {
   const double one_expert = 3 * hidden * expert_inner + hidden + expert_biases;  // and its row of the router
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
-  const double tables = model.tie_word_embeddings || model.scores ? 1 : 2;
+  const double tables = model.tie_word_embeddings || model.is_reward_model ? 1 : 2;
   const double layers = number(model.num_hidden_layers), linear = number(model.delta.count());
   return layers * norms + (layers - linear) * attention + linear * delta_parameters_of(model) +
          (layers - sparse) * dense_mlp + sparse * sparse_mlp + tables * number(model.vocab_size) * hidden + hidden +
-         (model.scores ? hidden : 0);
+         (model.is_reward_model ? hidden : 0);
 }
 
 }  // namespace
@@ -404,7 +404,7 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
   model.architecture = family.architecture;
   read_sizes(read, family, model);
   read_numbers(read, model);
-  read_scores(read, family, model);
+  read_reward_model(read, family, model);
   refuse_the_rest(read, family, model);
   read_quantization(read, model);
   model.rope = read_rope(read, family, model);
@@ -419,7 +419,7 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
 
 // Batches are padded, and transformers finds the last token before the padding by pad_token_id.
 ModelConfig reward_model_config(const ModelConfig& config) {
-  if (config.scores) return config;
+  if (config.is_reward_model) return config;
   using Json = nlohmann::ordered_json;
   Json object = Json::parse(config.text);
   const auto families = all_families();
@@ -445,7 +445,7 @@ ModelConfig read_model_config(const std::filesystem::path& path) {
   std::error_code failure;
   const std::filesystem::path file = std::filesystem::is_directory(path, failure) ? path / "config.json" : path;
   const InputFile input(file.string(), "give a config.json or a folder with one");
-  return parse_model_config(input.read(kLargestFile, "a config"), file.string());
+  return parse_model_config(input.read(kMaxFileBytes, "a config"), file.string());
 }
 
 }  // namespace concord

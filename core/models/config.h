@@ -68,8 +68,8 @@ struct ModelConfig {
   double final_logit_softcapping = 0;        // logits are cap tanh(logit / cap); 0: not capped
   double logits_scaling = 1;                 // logits are divided by it
   double attention_dropout = 0;              // in training
-  // A reward model: one number for each token, by score.weight, instead of logits. Then nothing is tied.
-  bool scores = false;
+  // A reward model: score.weight maps each token to one number instead of logits. Embeddings are not tied.
+  bool is_reward_model = false;
   int64_t num_nextn_predict_layers = 0;     // MTP layers stored in the files
   int64_t mtp_layers = 0;                   // MTP layers in use
   ExpertConfig experts;                     // routed experts, if the family has them

@@ -130,7 +130,7 @@ ConfigFields config_fields(const ModelConfig& config) {
       // The architecture determines these.
       may_differ("model_type", config.model_type), may_differ("norms of a layer", config.norms),
       may_differ("rounded embedding_multiplier", config.rounds_embedding_multiplier),
-      may_differ("reward model", config.scores),
+      may_differ("reward model", config.is_reward_model),
       // Files, and layers in them that are not part of the model.
       may_differ("fused qkv_proj", config.fused_qkv), may_differ("fused gate_up_proj", config.fused_gate_up),
       may_differ("num_nextn_predict_layers", config.num_nextn_predict_layers),

@@ -516,16 +516,16 @@ TEST(ModelConfig, RewardModelsAreOfClassesThatTransformersHas) {
 TEST(ModelConfig, ARewardModelHasOneNumberInsteadOfLogits) {
   const ModelConfig base = parse(config(R"("tie_word_embeddings": true, "eos_token_id": 7, "pad_token_id": null)"));
   const ModelConfig reward = reward_model_config(base);
-  EXPECT_FALSE(base.scores);
-  EXPECT_TRUE(reward.scores);
+  EXPECT_FALSE(base.is_reward_model);
+  EXPECT_TRUE(reward.is_reward_model);
   EXPECT_EQ(reward.architecture, "Qwen2ForSequenceClassification");
   EXPECT_FALSE(reward.tie_word_embeddings);
   EXPECT_EQ(parameter_count(reward), parameter_count(base) + 64);
   EXPECT_THAT(reward.text, HasSubstr("\"pad_token_id\": 7"));
   const ModelConfig again = parse(reward.text);
-  EXPECT_TRUE(again.scores);
+  EXPECT_TRUE(again.is_reward_model);
   EXPECT_EQ(reward_model_config(again).text, reward.text);
-  EXPECT_TRUE(parse(config(R"("architectures": ["Qwen2ForSequenceClassification"], "num_labels": 1)")).scores);
+  EXPECT_TRUE(parse(config(R"("architectures": ["Qwen2ForSequenceClassification"], "num_labels": 1)")).is_reward_model);
 }
 
 }  // namespace

@@ -9,8 +9,8 @@ namespace concord {
 struct LatentConfig {
   int64_t q_lora_rank = 0;       // 0: queries have no latent
   int64_t kv_lora_rank = 0;      // 0: attention is not latent
-  int64_t qk_nope_head_dim = 0;  // the part of a query or key head without rope,
-  int64_t qk_rope_head_dim = 0;  // and with it: that of keys is shared by all heads and no part of the latent
+  int64_t qk_nope_head_dim = 0;  // size of the part of a query or key head without rope
+  int64_t qk_rope_head_dim = 0;  // size of the part with rope; keys have one, shared by all heads, outside the latent
   int64_t v_head_dim = 0;
   bool bias = false;  // of the projections to latents
 

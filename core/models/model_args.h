@@ -22,7 +22,7 @@ struct ModelArgs {
   int64_t seed = 42;  // seed of the initialisation, positive
   // LoRA adapter that is trained instead of the model's own weights; its target names come from with_targets().
   std::optional<AdapterConfig> adapter = {};
-  bool scores = false;              // a reward model (ModelConfig::scores), also if the folder holds a language model
+  bool is_reward_model = false;     // ModelConfig::is_reward_model, also if the folder holds a language model
   std::string adapter_folder = {};  // from_pretrained reads the adapter from here; empty: it is initialised
   // Adapters that from_pretrained merges into the weights first, in this order.
   std::vector<std::string> merged_adapters = {};

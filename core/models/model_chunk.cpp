@@ -138,7 +138,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   if (!layers.loss) return;
   for (int64_t i = 0; i < config.mtp_layers; ++i) parts.mtp.emplace_back(parts.layers, config.num_hidden_layers + i);
   parts.norm = find("model.norm.weight");
-  if (config.scores) {
+  if (config.is_reward_model) {
     parts.score = find("score.weight");
     return;
   }
@@ -198,7 +198,7 @@ const Parameter& ModelChunk::parameter(const std::string& name) const {
 
 void ModelChunk::refuse_generation() const {
   if (is_own_) throw ConfigError("a model of one's own can be trained, but not generate text; remove sample_prompts");
-  if (config_.scores) throw ConfigError("this is a reward model: it scores texts and cannot continue them");
+  if (config_.is_reward_model) throw ConfigError("this is a reward model: it scores texts and cannot continue them");
 }
 
 Parameter* ModelChunk::embedding() { return layers_.embedding ? parts_->embedding : nullptr; }

@@ -210,8 +210,8 @@ PassOutput ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch, co
                          [this, run, inputs](const Tensor& input_pbh) { return run_layers(run, input_pbh, inputs); });
   }
   PassOutput output{x_pbh};
-  if (layers_.loss && config_.scores) output.value = token_scores(x_pbh);
-  if (layers_.loss && !config_.scores) output = token_losses(x_pbh, batch, options, inputs);
+  if (layers_.loss && config_.is_reward_model) output.value = token_scores(x_pbh);
+  if (layers_.loss && !config_.is_reward_model) output = token_losses(x_pbh, batch, options, inputs);
   output.router = inputs->router;
   return output;
 }

@@ -26,9 +26,9 @@ struct ModelOptions {
   double label_smoothing_factor = 0;
   double z_loss_coeff = 0;
   // Tokens of a micro-batch whose logits exist at a time, see core/models/layers/loss_chunks.h; 0: all of them; -1:
-  // free_loss_chunk unless that makes any logits twice, else all.
+  // free_loss_chunk, or all of them if chunks would compute some logits twice.
   int64_t loss_chunk_size = -1;
-  int64_t free_loss_chunk = 16384;  // tokens; enough for GEMMs to be as fast as with all of them
+  int64_t free_loss_chunk = 16384;  // tokens; large enough for GEMMs at full speed
   // In training, see core/models/layers/layer_dropout.h.
   double attention_dropout = -1;  // -1: the value of the model's config.json
   double hidden_dropout = 0;

@@ -81,7 +81,7 @@ class Planner {
 
   void head(const StageLayers& stage) {
     norm("model.norm.weight");
-    if (config_.scores) return whole("score.weight", 1, {});
+    if (config_.is_reward_model) return whole("score.weight", 1, {});
     for (int64_t i = 0; i < config_.mtp_layers; ++i) mtp_layer(i);
     if (!config_.tie_word_embeddings) {
       list_.add("lm_head.weight", {vocabulary(), {config_.hidden_size}}, normal()).uses = 1 + config_.mtp_layers;

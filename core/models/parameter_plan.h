@@ -1,5 +1,5 @@
-// The parameters of a stage before there are tensors: names, shapes, splits and what others have to know about their
-// gradients. Pure values; threads: any.
+// The plan of a stage's parameters, from which their tensors are created: names, shapes, splits and the properties that
+// the reduction of gradients needs. Pure values; threads: any.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace concord {
 
-// As the members of Parameter (core/parallel/parameter.h).
+// Members are those of Parameter (core/parallel/parameter.h).
 struct ParameterPlan {
   ShardSpec spec;
   WeightInit init;
@@ -26,8 +26,8 @@ struct ParameterPlan {
   bool frozen = false;
   bool linear = false;
   bool adapter = false;
-  std::string norms_of = {};  // the parameter whose rows' norms it begins as,
-  int64_t first_row = 0;      // from this one of the rank's rows on
+  std::string norms_of = {};  // initialised with the row norms of this parameter
+  int64_t first_row = 0;      // with norms_of: the first such row on this rank
 };
 
 struct ParameterPlanOptions {
@@ -45,12 +45,12 @@ struct ParameterPlanOptions {
 //   model.embed_tokens.weight                         [vocabulary / tp, hidden], rows up to a multiple are padding
 //   model.layers.N.input_layernorm.weight
 //   model.layers.N.self_attn.qkv_proj.{weight,bias}   pieces q_proj, k_proj, v_proj, each cut by heads
-//   model.layers.N.self_attn.{q_norm,k_norm}.weight   cut by heads where all are normed together
+//   model.layers.N.self_attn.{q_norm,k_norm}.weight   cut by heads if one norm spans all heads
 //   model.layers.N.self_attn.o_proj.{weight,bias}
 // or, for latent attention, with whole latents and their projections split by heads:
 //   model.layers.N.self_attn.qkv_a_proj.{weight,bias} pieces q_a_proj, if queries have a latent, kv_a_proj_with_mqa
 //   model.layers.N.self_attn.{q_a_layernorm,kv_a_layernorm}.weight
-//   model.layers.N.self_attn.{q_b_proj,kv_b_proj,o_proj}.weight  q_proj where queries have no latent
+//   model.layers.N.self_attn.{q_b_proj,kv_b_proj,o_proj}.weight  q_proj instead if queries have no latent
 // or, for a gated delta net, split by key heads with their value heads:
 //   model.layers.N.linear_attn.in_proj.weight         pieces in_proj_qkvz, in_proj_ba
 //   model.layers.N.linear_attn.conv1d.weight          [channels, 1, taps], queries, keys and values each cut by heads
@@ -69,7 +69,7 @@ struct ParameterPlanOptions {
 // and at the end
 //   model.norm.weight
 //   model.layers.N.{enorm,hnorm,eh_proj,shared_head.norm}.weight and a layer, for each of config.mtp_layers
-//   lm_head.weight                                    or once more model.embed_tokens.weight where they are tied,
+//   lm_head.weight                                    or again model.embed_tokens.weight if they are tied,
 //   score.weight                                      [1, hidden], of a reward model instead
 // With an adapter, for each linear layer with target modules, prefixed with base_model.model.:
 //   LAYER.lora_A.weight     [ranks, in], the A of all modules concatenated, pieces MODULE.lora_A.weight
@@ -90,9 +90,9 @@ std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const Stag
 // it is tied.
 int64_t output_uses_of_embedding(const ModelConfig& config);
 
-// |adapter| for this model: with_targets of its modules.
+// Returns with_targets(|adapter|) for the modules of the model.
 AdapterConfig adapter_for(const ModelConfig& config, AdapterConfig adapter);
-// The elements of all its pairs and of the modules that it trains whole.
+// Returns the number of elements of all LoRA matrices and of the modules in modules_to_save.
 int64_t adapter_parameters(const ModelConfig& config, const AdapterConfig& adapter);
 
 }  // namespace concord

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 9> kTypes = {
     "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "inverse_sqrt", "inverse_square_root",
     "wsd",      "warmup_stable_decay"};
 constexpr double kTimescaleWithoutWarmup = 10'000;  // of HF's inverse_sqrt
-constexpr int64_t kLongest = int64_t{1} << 53;      // lengths are exact as doubles
+constexpr int64_t kMaxLength = int64_t{1} << 53;    // lengths are exact as doubles
 
 std::string canonical(std::string_view name) {
   std::string text(name);
@@ -80,9 +80,9 @@ class Resolver {
                                                             {"max_steps", given_.max_steps},
                                                             {"train_samples", given_.train_samples}};
     for (const auto& [name, value] : lengths) {
-      if (value < 0 || value > kLongest) refuse(fmt::format("{} is {}; must be from 0 to 2^53", name, value));
+      if (value < 0 || value > kMaxLength) refuse(fmt::format("{} is {}; must be from 0 to 2^53", name, value));
     }
-    if (given_.global_batch_size < 1 || given_.global_batch_size > kLongest)
+    if (given_.global_batch_size < 1 || given_.global_batch_size > kMaxLength)
       refuse(fmt::format("global_batch_size is {}; must be >= 1", given_.global_batch_size));
     if (!(given_.warmup_ratio >= 0 && given_.warmup_ratio <= 1))
       refuse(fmt::format("warmup_ratio is {}; must be from 0 to 1", given_.warmup_ratio));
@@ -98,7 +98,7 @@ class Resolver {
   // |steps| in units of the counter.
   int64_t units(int64_t steps) {
     int64_t product = 0;
-    if (!__builtin_mul_overflow(steps, settings_.increment, &product) && product <= kLongest) return product;
+    if (!__builtin_mul_overflow(steps, settings_.increment, &product) && product <= kMaxLength) return product;
     refuse(fmt::format("{} steps of {} samples exceed 2^53 samples", steps, settings_.increment));
     return 1;
   }
@@ -277,7 +277,7 @@ class Resolver {
     const char* end = given->data() + given->size();
     const std::from_chars_result result = std::from_chars(given->data(), end, value);
     if (result.ec == std::errc() && result.ptr == end && std::isfinite(static_cast<double>(value)) && value >= 0 &&
-        static_cast<double>(value) <= static_cast<double>(kLongest))
+        static_cast<double>(value) <= static_cast<double>(kMaxLength))
       return value;
     refuse(fmt::format("lr_scheduler_kwargs: {} is {}; must be {} >= 0", name, quoted(*given), what));
     return std::nullopt;

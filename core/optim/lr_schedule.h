@@ -36,7 +36,7 @@ struct LrArguments {
   double learning_rate = 5e-5;
   double min_lr = 0;
   double lr_warmup_init = 0;  // where the warm-up begins
-  int64_t warmup_steps = 0;   // one of the three; HF lets warmup_steps win over warmup_ratio, here two are refused
+  int64_t warmup_steps = 0;   // at most one of the three: HF prefers warmup_steps to warmup_ratio, here it is an error
   int64_t warmup_samples = 0;
   double warmup_ratio = 0;     // fraction of the curve's steps, rounded up as in HF
   int64_t lr_decay_steps = 0;  // where the curve ends; not given: max_steps
@@ -53,8 +53,8 @@ struct LrArguments {
   // The length of the run in samples, which are then counted (as Megatron does); not given: max_steps.
   int64_t train_samples = 0;
   int64_t global_batch_size = 1;  // samples of an update
-  // 0: the first update has the curve's value at 0, so no effect under a warm-up from 0 (HF and Megatron); 1: the value
-  // after one step, so the first update is on the slope already and the last one has the curve's last value.
+  // 0: the first update uses the curve's value at point 0, which is 0 under a warm-up from 0 (HF and Megatron); 1: the
+  // value at point 1, so that the last update reaches the curve's final value.
   int64_t lr_step_offset = 0;
   bool operator==(const LrArguments&) const = default;
 };
@@ -69,8 +69,8 @@ struct LrSettings {
   double init_lr = 0;  // at the counter's 0, if there is a warm-up
   int64_t warmup = 0;
   LrCurve curve = LrCurve::constant;
-  int64_t decay_start = 0;  // lr from the warm-up to here,
-  int64_t decay_end = 0;    // then the curve, whose length ends here
+  int64_t decay_start = 0;  // lr is constant from the warm-up to here
+  int64_t decay_end = 0;    // end of the curve
   int64_t last = 0;         // the last point on the curve; after it min_lr
   double cycles = 0.5;      // of the cosine
   double timescale = 1;     // of inverse_sqrt

@@ -29,15 +29,15 @@ int64_t machine_id() {
 
 HostMemory memory_to_use() {
   constexpr const char* kVariable = "CONCORD_HOST_MEMORY";
-  constexpr double kGiB = 1 << 30, kMost = 1e6;
+  constexpr double kGiB = 1 << 30, kMaxGib = 1e6;
   HostMemory memory = available_host_memory();
   const char* const given = std::getenv(kVariable);
   if (given == nullptr || *given == '\0') return memory;
   char* end = nullptr;
   const double gib = std::strtod(given, &end);
-  if (*end != '\0' || !(gib > 0 && gib <= kMost)) {
+  if (*end != '\0' || !(gib > 0 && gib <= kMaxGib)) {
     throw ConfigError(
-        fmt::format("{} is {}; must be a number of GiB > 0 and <= {:g}", kVariable, quoted(given), kMost));
+        fmt::format("{} is {}; must be a number of GiB > 0 and <= {:g}", kVariable, quoted(given), kMaxGib));
   }
   const auto bytes = static_cast<int64_t>(gib * kGiB);
   return bytes < memory.available ? HostMemory{bytes, kVariable} : memory;

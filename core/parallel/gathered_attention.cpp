@@ -13,7 +13,7 @@ namespace {
 using at::Tensor;
 
 // Returns the tokens of all ranks in sequence order, along dim |dim|.
-Tensor gathered(const Tensor& x, ProcessGroup& group, std::span<const int64_t> lengths, int64_t dim) {
+Tensor gather_tokens(const Tensor& x, ProcessGroup& group, std::span<const int64_t> lengths, int64_t dim) {
   return in_order_of_tokens(gather_into_region(x, group, dim), group.size(), lengths, dim);
 }
 
@@ -50,8 +50,8 @@ Tensor gathered_attention(const Tensor& q, const Tensor& k, const Tensor& v, Pro
   const bool packed = !cu_seqlens.empty();
   const auto rows = [packed](const Tensor& x) { return packed ? x.unsqueeze(0) : x; };
   const std::vector<int64_t> lengths = whole_lengths(q, group, cu_seqlens);
-  const Tensor keys_btkn = gathered(rows(k), group, lengths, 1);
-  const Tensor values_btkn = gathered(rows(v), group, lengths, 1);
+  const Tensor keys_btkn = gather_tokens(rows(k), group, lengths, 1);
+  const Tensor values_btkn = gather_tokens(rows(v), group, lengths, 1);
   const std::vector<TokenRun> runs = context_slices(lengths, group.size(), group.rank());
   std::vector<Tensor> parts;
   int64_t query = 0;

@@ -46,9 +46,9 @@ void check_sizes(const Schedule& schedule, size_t stages, const ProcessGroup& pp
 void check_same(const Schedule& schedule, const ExecutorOptions& options, ParallelContext& job, ProcessGroup& pp) {
   if (pp.size() == 1) return;
   const uint64_t hash = stable_hash(schedule_csv(schedule) + (options.variable_seq_lengths ? "variable" : ""));
-  const auto words = at::TensorOptions(job.torch_device()).dtype(at::kLong);
-  const at::Tensor all = at::empty({pp.size()}, words);
-  pp.all_gather(all, at::full({1}, static_cast<int64_t>(hash), words)).wait();
+  const auto long_options = at::TensorOptions(job.torch_device()).dtype(at::kLong);
+  const at::Tensor all = at::empty({pp.size()}, long_options);
+  pp.all_gather(all, at::full({1}, static_cast<int64_t>(hash), long_options)).wait();
   const at::Tensor host = all.to(at::kCPU);
   for (int64_t rank = 0; rank < pp.size(); ++rank) {
     if (host.const_data_ptr<int64_t>()[rank] == static_cast<int64_t>(hash)) continue;
@@ -131,8 +131,8 @@ struct Executor::Implementation {
   void forward(const Action& action);
   void backward(const Action& action);
   at::Tensor taken(std::vector<Incoming>& values, const Action& action);
-  void hand_over(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
-                 std::vector<at::Tensor>& elsewhere);
+  void deliver(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
+               std::vector<at::Tensor>& elsewhere);
   size_t communicate(size_t begin);
   PipelineTransfer transfer_of(const Action& action);
   void begin_entry(size_t index);
@@ -182,8 +182,8 @@ at::Tensor Executor::Implementation::taken(std::vector<Incoming>& values, const 
 }
 
 // Gives |value| of |action| to stage |to|: immediately if it is on this rank, otherwise it waits to be sent.
-void Executor::Implementation::hand_over(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
-                                         std::vector<at::Tensor>& elsewhere) {
+void Executor::Implementation::deliver(const Action& action, int to, at::Tensor value, std::vector<Incoming>& here,
+                                       std::vector<at::Tensor>& elsewhere) {
   if (to < 0 || to >= schedule.stages()) return;
   if (!schedule.on_one_rank(action.stage, to)) {
     elsewhere[schedule.slot(action)] = std::move(value);
@@ -199,7 +199,7 @@ void Executor::Implementation::forward(const Action& action) {
   if (entry) job.flight_recorder().mark(*entry, CallState::started);
   const Watched watched(watch, action);
   at::Tensor output = run_of(action).forward(action.microbatch, std::move(input));
-  hand_over(action, action.stage + 1, std::move(output), activations, outputs);
+  deliver(action, action.stage + 1, std::move(output), activations, outputs);
 }
 
 void Executor::Implementation::backward(const Action& action) {
@@ -208,7 +208,7 @@ void Executor::Implementation::backward(const Action& action) {
   if (entry) job.flight_recorder().mark(*entry, CallState::started);
   const Watched watched(watch, action);
   at::Tensor input_grad = run.input_grad(action.microbatch, std::move(grad));
-  hand_over(action, action.stage - 1, std::move(input_grad), gradients, input_grads);
+  deliver(action, action.stage - 1, std::move(input_grad), gradients, input_grads);
   if (action.kind == ActionKind::backward) run.weight_grad(action.microbatch);
 }
 
@@ -309,8 +309,8 @@ std::string Executor::Implementation::explain(size_t index, const std::string& w
                                                                 to_string(actions()[index]))
                                                   : fmt::format("the end of its {} actions", actions().size());
   const std::string place = fmt::format("pipeline {}, rank {}, {}", schedule.kind, rank(), at);
-  const std::string words = what_first ? fmt::format("{}; {}", what, place) : fmt::format("{}: {}", place, what);
-  return words + where_all_stand(words);
+  const std::string message = what_first ? fmt::format("{}; {}", what, place) : fmt::format("{}: {}", place, what);
+  return message + where_all_stand(message);
 }
 
 // The position of a rank according to its records: |made| is the number of its latest computation over all runs.

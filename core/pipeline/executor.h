@@ -7,9 +7,9 @@
 //   Executor executor(schedule, {&first_chunk, &second_chunk}, job);
 //   executor.run();   // all micro-batches, forward and backward; once per step
 //
-// Transfers go over the pp group, joined ones as one batch, in parallel with the computations: a receive is posted with
-// its buffer where the schedule has it, and waited for where its value is needed; once an output has been sent, only
-// its graph is kept. Stages on one rank pass their tensors directly. A schedule without backwards (evaluation) runs
+// Transfers use the pp group, joined ones as one batch, in parallel with the computations: a receive is posted with its
+// buffer at its place in the schedule, and waited for when its value is needed; once an output has been sent, only its
+// graph is kept. Stages on one rank pass their tensors directly. A schedule without backwards (evaluation) runs
 // without autograd and keeps nothing. A single stage costs only its computations.
 //
 // Errors. A failure in an action is thrown by run() with the action and a report of where each rank of the
@@ -39,9 +39,9 @@ using ActionWatch = std::function<void(const Action& action, bool begins)>;
 class Executor {
  public:
   // |schedule| is a complete one (passes.h), the same on all ranks of the pipeline; |stages| are this rank's in
-  // ascending order, and live as long as the executor, as |job| does. Throws ConfigError for a schedule that the
-  // checker refuses, for sizes that are not the job's, and where ranks have different schedules. Waits: for the other
-  // ranks of the pipeline.
+  // ascending order. |stages| and |job| must outlive the executor. Throws ConfigError if check_schedule() rejects the
+  // schedule, if its sizes differ from the job's, or if the ranks' schedules differ. Waits: for the other ranks of the
+  // pipeline.
   Executor(Schedule schedule, std::vector<Stage*> stages, ParallelContext& job, const ExecutorOptions& options = {});
   ~Executor();
   Executor(const Executor&) = delete;

@@ -34,18 +34,18 @@ class Stage {
   // on the first stage of the model, nor if shapes are exchanged (ExecutorOptions::variable_seq_lengths).
   virtual ValueSpec input_spec(int microbatch) = 0;
 
-  // |input| is what the stage before returned, a leaf; undefined on the first stage. Returns what goes to the stage
-  // behind, one tensor; on the last stage the scalar that is differentiated: the loss of the micro-batch, scaled as its
-  // gradients have to be. Runs without autograd in a schedule without backwards.
+  // |input| is the previous stage's output, a leaf; undefined on the first stage. Returns the output for the next
+  // stage; the last stage returns the scalar that is differentiated, the scaled loss of the micro-batch. Runs without
+  // autograd in a schedule without backwards.
   virtual at::Tensor forward(int microbatch, const at::Tensor& input) = 0;
 
-  // From now on weight gradients that can wait go to |later|, which the stage gives to the sinks of its parameters;
-  // null: they are made in backward. Called before the first forward of a run, and after a run with null. Does not
-  // throw.
+  // Sets where weight gradients that can be deferred go: to |later|, which the stage passes to the sinks of its
+  // parameters; null: they are computed in backward. Called before the first forward of a run, and with null after the
+  // run. Does not throw.
   virtual void defer_weight_grads(DeferredWgrads* later) = 0;
 
-  // All gradients of the run are complete (REDUCE_GRAD): for code that starts a reduction then. Data parallelism counts
-  // gradients itself and begins with each bucket as it fills.
+  // Called when all gradients of the run are complete (REDUCE_GRAD), for stages that start a reduction then. Data
+  // parallelism does not need it: it counts gradients and reduces each bucket when it is full.
   virtual void reduce_gradients() {}
 };
 

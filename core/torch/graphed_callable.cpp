@@ -83,7 +83,7 @@ bool GraphedCallable::record() {
   release();  // frees memory now, since running without a recording needs the same amount again
   loader::log(CONCORD_LOG_DEBUG, "core",
               fmt::format("{} cannot be recorded, so it is enqueued kernel by kernel each time: {}", name_,
-                          problem.empty() ? "the device refuses" : problem));
+                          problem.empty() ? "the device rejects it" : problem));
   return false;
 }
 

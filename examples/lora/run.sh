@@ -7,7 +7,7 @@
 #   2. a small model is trained on the first kind: the base model
 #   3. an adapter is trained on the second kind; the weights of the base model are unchanged
 #   4. the adapter is merged into the base model
-#   5. base model, adapter and merged model continue a sentence; the last two say the same
+#   5. base model, adapter and merged model continue a text; the outputs of the last two are equal
 #
 # With a real model, steps 1 and 2 are: --model FOLDER with a model from the hub, and your own data.
 # Needs the program only: CONCORD names it, else build/bin/concord. STEPS=N makes the runs N steps long, for a quick look at

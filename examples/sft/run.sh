@@ -4,7 +4,7 @@
 #   examples/sft/run.sh [FOLDER]      FOLDER (sft-example) gets the data, the run and the model
 #
 # Needs the program only (CONCORD names it, else build/bin/concord): the data is made here, and a token is a byte, so
-# neither a download nor Python is involved. With a model of your own: --model FOLDER instead of --model_config, without
+# neither a download nor Python is involved. With your own model: --model FOLDER instead of --model_config, without
 # --tokenizer byte, and conversations ({"messages": [...]}) instead of prompts and completions.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

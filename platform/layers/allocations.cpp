@@ -60,10 +60,10 @@ void Allocations::check(const Range& range) {
   const bool host = block->kind == Allocation::Kind::kHost;
   if ((range.side == Range::Side::kHost && !host) || (range.side == Range::Side::kDevice && host)) {
     sdk::invalid(
-        cat(range.what, " has to be ", host ? "device" : "host", " memory here, but it is in ", describe(*block)));
+        cat(range.what, " must be ", host ? "device" : "host", " memory here, but it is in ", describe(*block)));
   }
   if (range.device >= 0 && !host && block->device != range.device) {
-    sdk::invalid(cat(range.what, " has to be on device ", range.device, ", but it is in ", describe(*block)));
+    sdk::invalid(cat(range.what, " must be on device ", range.device, ", but it is in ", describe(*block)));
   }
 }
 

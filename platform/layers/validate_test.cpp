@@ -297,10 +297,10 @@ TEST_F(ValidateLayer, CopiesTakeHostAndDeviceMemoryAsTheirKindSays) {
   void* device = memory(64);
   void* pinned = host_memory(64);
   accepted<&Mem::copy>(device, pinned, int64_t{64}, CONCORD_COPY_HOST_TO_DEVICE);
-  refused<&Mem::copy>("destination has to be host memory here", device, pinned, int64_t{64}, CONCORD_COPY_HOST_TO_HOST);
-  refused<&Mem::copy>("source has to be device memory here, but it is in 64 bytes of pinned host memory", device,
-                      pinned, int64_t{64}, CONCORD_COPY_DEVICE_TO_DEVICE);
-  refused<&Comm::all_reduce>("recv has to be device memory here", comm(), device, pinned, int64_t{4}, CONCORD_DTYPE_F32,
+  refused<&Mem::copy>("destination must be host memory here", device, pinned, int64_t{64}, CONCORD_COPY_HOST_TO_HOST);
+  refused<&Mem::copy>("source must be device memory here, but it is in 64 bytes of pinned host memory", device, pinned,
+                      int64_t{64}, CONCORD_COPY_DEVICE_TO_DEVICE);
+  refused<&Comm::all_reduce>("recv must be device memory here", comm(), device, pinned, int64_t{4}, CONCORD_DTYPE_F32,
                              CONCORD_REDUCE_SUM, stream());
 }
 
@@ -351,12 +351,12 @@ TEST_F(ValidateLayer, StreamsEventsCommunicatorsAndBuffersOfDifferentDevicesDoNo
   const concord_stream other = stream(1);
   refused<&Event::record>("the stream belongs to device 1, the event to device 0", event(0), other);
   refused<&Comm::barrier>("the stream belongs to device 1, the communicator to device 0", comm(0), other);
-  refused<&Mem::fill_on_stream>("destination has to be on device 1, but it is in 64 bytes of memory of device 0",
+  refused<&Mem::fill_on_stream>("destination must be on device 1, but it is in 64 bytes of memory of device 0",
                                 memory(64, 0), 0, int64_t{8}, other);
   void* far = memory(64, 1);
-  refused<&Comm::all_reduce>("send has to be on device 0", comm(0), far, far, int64_t{4}, CONCORD_DTYPE_F32,
+  refused<&Comm::all_reduce>("send must be on device 0", comm(0), far, far, int64_t{4}, CONCORD_DTYPE_F32,
                              CONCORD_REDUCE_SUM, stream(0));
-  refused<&Mem::copy_peer_on_stream>("destination has to be on device 0", far, 0, memory(64, 1), 1, int64_t{8}, other);
+  refused<&Mem::copy_peer_on_stream>("destination must be on device 0", far, 0, memory(64, 1), 1, int64_t{8}, other);
   accepted<&Mem::copy_peer_on_stream>(far, 1, memory(64, 0), 0, int64_t{8}, other);
 }
 

@@ -10,9 +10,9 @@ namespace concord::loader {
 DynamicLibrary DynamicLibrary::open(const std::string& path) {
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    const char* words = dlerror();
+    const char* message = dlerror();
     throw Error(CONCORD_STATUS_UNAVAILABLE,
-                cat("the dynamic linker rejects it: ", words != nullptr ? words : "no reason given"));
+                cat("the dynamic linker rejects it: ", message != nullptr ? message : "no reason given"));
   }
   return DynamicLibrary(handle);
 }

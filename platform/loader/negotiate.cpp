@@ -125,10 +125,10 @@ void check_capabilities(const concord_core_table& core) {
 }
 
 void check_torch_libraries(const concord_core_table& core) {
-  constexpr int kMost = 256;
+  constexpr int kMaxLibraries = 256;
   for (int i = 0; core.torch_libraries != nullptr; ++i) {
     const char* library = nullptr;
-    if (i == kMost || !read_memory(&core.torch_libraries[i], &library, sizeof library)) {
+    if (i == kMaxLibraries || !read_memory(&core.torch_libraries[i], &library, sizeof library)) {
       mismatch("table 'core': torch_libraries is not a list that ends with null");
     }
     if (library == nullptr) return;

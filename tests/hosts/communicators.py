@@ -20,7 +20,7 @@ from ranks import Ranks
 
 def bits(host_count, ranks_per_host, program, plugin, label=None, **environment):
     with Hosts(host_count, label) as hosts:
-        ranks = Ranks.ours(hosts, program, plugin, host_count * ranks_per_host, **environment)
+        ranks = Ranks.joined(hosts, program, plugin, host_count * ranks_per_host, **environment)
         answers = ranks.ask_all("bits")
         assert all(answer.isdigit() for answer in answers), answers
         ranks.end()
@@ -60,7 +60,7 @@ sys.stdin.read()
 def check_strangers(program, plugin):
     """A host that is not part of the job reaches only the port of the communicator's id, and has no effect there."""
     with Hosts(3) as hosts:
-        ranks = Ranks.ours(hosts.first(2), program, plugin, CONCORD_JOB_TOKEN="the token of this job")
+        ranks = Ranks.joined(hosts.first(2), program, plugin, CONCORD_JOB_TOKEN="the token of this job")
         before = ranks.ask_all("bits")
         ports = hosts.listening_ports(0)
         stranger = hosts.start(2, [sys.executable, "-c", STRANGER, hosts.addresses[0], *map(str, ports)], text=True,
@@ -78,14 +78,14 @@ def check_late_carrier(program, plugin):
     with Hosts(2) as hosts:
         hosts.set_running(1, False)
         threading.Timer(0.5, hosts.set_running, [1, True]).start()
-        ranks = Ranks.ours(hosts, program, plugin, 2)
+        ranks = Ranks.joined(hosts, program, plugin, 2)
         assert ranks.end() == [0] * 2
         print("an interface that is running later is waited for")
 
 
 def check_unseen(program, plugin):
     with Hosts(2) as hosts:
-        ranks, answers = Ranks.joining(hosts, program, plugin, with_sys=False)
+        ranks, answers = Ranks.join(hosts, program, plugin, with_sys=False)
         assert all("UCX cannot use the network interface link0" in answer for answer in answers), answers
         ranks.end()
         print("ranks whose engine cannot see the network say so")
@@ -102,7 +102,7 @@ def main(arguments):
     check_unseen(program, plugin)
     with Hosts(2) as hosts:
         for job in range(count):
-            ranks = Ranks.ours(hosts, program, plugin)
+            ranks = Ranks.joined(hosts, program, plugin)
             answers = ranks.ask_all(f"setups {setups}")
             assert answers == ["done"] * 4, f"job {job}: {answers}"
             # The last communicator: some destroy it, and some just exit.

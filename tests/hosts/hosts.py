@@ -16,8 +16,8 @@ INSIDE = "CONCORD_HOSTS_INSIDE"  # set: this program has entered a user namespac
 CAN_DO = (1 << 12) | (1 << 21)  # CAP_NET_ADMIN, CAP_SYS_ADMIN
 
 
-def quiet(*words):
-    return subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
+def quiet(*args):
+    return subprocess.run(args, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False)
 
 
 def enter_user_namespace():
@@ -28,15 +28,15 @@ def enter_user_namespace():
     if capabilities & CAN_DO == CAN_DO or INSIDE in os.environ:
         return
     # "ip netns" keeps its files in /run/netns.
-    words = ["unshare", "--user", "--map-root-user", "--mount", "--net", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
+    args = ["unshare", "--user", "--map-root-user", "--mount", "--net", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
     try:
-        allowed = quiet(*words, "true").returncode == 0
+        allowed = quiet(*args, "true").returncode == 0
     except OSError:  # there is no unshare
         allowed = False
     if allowed:
         os.environ[INSIDE] = "1"
         sys.stdout.flush()
-        os.execvp(words[0], [*words, *sys.orig_argv])
+        os.execvp(args[0], [*args, *sys.orig_argv])
 
 
 def is_running(pid):
@@ -108,15 +108,15 @@ class Hosts:
             quiet("ip", "netns", "del", name)
 
     @staticmethod
-    def _make(*words):
-        result = quiet(*words)
+    def _make(*args):
+        result = quiet(*args)
         if result.returncode != 0:
-            raise RuntimeError(f"{' '.join(words)}: {result.stderr.strip()}")
+            raise RuntimeError(f"{' '.join(args)}: {result.stderr.strip()}")
 
-    def start(self, host, words, with_sys=True, **more):
+    def start(self, host, args, with_sys=True, **more):
         """|with_sys|: /sys shows the interfaces of this host instead of the machine's."""
         enter = ["ip", "netns", "exec", self.names[host]] if with_sys else ["nsenter", f"--net=/run/netns/{self.names[host]}"]
-        process = subprocess.Popen([*enter, *words], **more)
+        process = subprocess.Popen([*enter, *args], **more)
         self.started.append(process)
         return process
 
@@ -143,10 +143,10 @@ class Hosts:
     def _relay(self, delay_ms, loss_percent):
         program = [sys.executable, "-B", os.path.join(os.path.dirname(os.path.abspath(__file__)), "relay.py")]
         for end in range(2):
-            self._make("ip", "netns", "exec", self.names[end], *program, "offload_nothing", "link0")
+            self._make("ip", "netns", "exec", self.names[end], *program, "disable_offload", "link0")
             self._make("ip", "-n", self.middle, "link", "set", f"to{end}", "nomaster")
-        words = ["ip", "netns", "exec", self.middle, *program, "to0", "to1", str(delay_ms), str(loss_percent)]
-        self.relay = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        args = ["ip", "netns", "exec", self.middle, *program, "to0", "to1", str(delay_ms), str(loss_percent)]
+        self.relay = subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.started.append(self.relay)
         assert self.relay.stdout.readline() == "ready\n"
         return "a relay (this kernel has no netem)"
@@ -176,6 +176,6 @@ class Hosts:
         state = ["mode", "default", "state", "up"] if is_running else ["mode", "dormant", "state", "dormant"]
         self._make("ip", "-n", self.names[host], "link", "set", "link0", *state)
 
-    def mend(self, host):
+    def reconnect(self, host):
         """Reconnects the host."""
         quiet("ip", "-n", self.middle, "link", "set", f"to{host}", "up")

@@ -36,7 +36,7 @@ class Job:
         self.write("ranks", "")
         self.write("rank.sh", RANK)
         self.launchers = [self.start(0)]
-        self.wait(lambda: LEADS in self.said(0), "machine 0 leads")
+        self.wait(lambda: LEADS in self.log_of(0), "machine 0 leads")
         self.launchers += [self.start(host) for host in (1, 2)]
         self.wait(lambda: self.ranks(0) == [0, 1, 2], "all ranks run")
 
@@ -57,7 +57,7 @@ class Job:
                                 env={**os.environ, "CONCORD_JOB_TOKEN": "the token of the tests of many hosts",
                                      "ETCDCTL_USER": user or self.user})
 
-    def said(self, host):
+    def log_of(self, host):
         with open(self.path(f"launcher-{host}.log"), encoding="utf-8") as file:
             return file.read()
 
@@ -75,7 +75,7 @@ class Job:
         end = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < end, f"not seen: {what}\n{self.started()}\n" + "\n".join(
-                self.said(host) for host in range(len(self.launchers)))
+                self.log_of(host) for host in range(len(self.launchers)))
             time.sleep(0.05)
 
     def finish(self, attempt):
@@ -83,18 +83,18 @@ class Job:
         assert len(self.started()) == 3 * (attempt + 1), f"ranks were started twice: {self.started()}"
         self.write("done", "")
         codes = [launcher.wait() for launcher in self.launchers]
-        said = "\n".join(self.said(host) for host in range(3))
-        assert codes == [0, 0, 0], f"exit codes {codes}\n{said}"
-        assert not os.path.exists(self.path("overlap")), f"ranks of two attempts ran at the same time\n{said}"
+        logs = "\n".join(self.log_of(host) for host in range(3))
+        assert codes == [0, 0, 0], f"exit codes {codes}\n{logs}"
+        assert not os.path.exists(self.path("overlap")), f"ranks of two attempts ran at the same time\n{logs}"
 
 
 def check_failover(job):
     job.etcd.kill(2)
     time.sleep(4)  # two times its lease
-    assert len(job.started()) == 3 and LEADS not in job.said(1) + job.said(2), "a member was missed"
+    assert len(job.started()) == 3 and LEADS not in job.log_of(1) + job.log_of(2), "a member was missed"
     job.launchers[0].send_signal(signal.SIGKILL)
     job.launchers[0].wait()
-    job.wait(lambda: LEADS in job.said(1) + job.said(2), "another launcher leads")
+    job.wait(lambda: LEADS in job.log_of(1) + job.log_of(2), "another launcher leads")
     job.launchers[0] = job.start(0)
     job.finish(1)
     print("a member of etcd and the launcher that led were killed: another launcher continued the job")
@@ -103,7 +103,7 @@ def check_failover(job):
 def check_outage(job):
     for host in range(3):
         job.etcd.kill(host)
-    job.wait(lambda: "no longer leads the job" in job.said(0), "the leader has stepped down")
+    job.wait(lambda: "no longer leads the job" in job.log_of(0), "the leader has stepped down")
     job.wait(lambda: not job.running(), "the ranks have exited")
     for host in range(3):
         job.etcd.restart(host)
@@ -113,7 +113,7 @@ def check_outage(job):
 
 def check_secured(job):
     stranger = job.start(2, user="root:wrong")
-    job.wait(lambda: "does not authenticate the user 'root'" in job.said(2), "a wrong password is reported")
+    job.wait(lambda: "does not authenticate the user 'root'" in job.log_of(2), "a wrong password is reported")
     stranger.kill()
     job.finish(0)
     print("launchers have elected their leader in an etcd with TLS and passwords")

@@ -8,44 +8,44 @@ class Ranks:
     """Processes, distributed over the hosts in order, the same number on each."""
 
     def __init__(self, hosts, commands, with_sys=True):
-        """|commands|: for each rank its words and what is added to its environment."""
+        """|commands|: for each rank its command and additions to its environment."""
         self.processes = []
-        for rank, (words, environment) in enumerate(commands):
+        for rank, (command, environment) in enumerate(commands):
             self.processes.append(hosts.start(
-                rank * len(hosts.names) // len(commands), words, with_sys, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                rank * len(hosts.names) // len(commands), command, with_sys, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 env={**os.environ, "OMP_NUM_THREADS": "1", **environment}))
 
     @classmethod
-    def ours(cls, hosts, program, plugin, count=4, **environment):
+    def joined(cls, hosts, program, plugin, count=4, **environment):
         """Returns the ranks of a communicator of the cpu platform, which have joined it."""
-        ranks, answers = cls.joining(hosts, program, plugin, count, **environment)
+        ranks, answers = cls.join(hosts, program, plugin, count, **environment)
         assert answers == ["joined"] * count, answers
         return ranks
 
     @classmethod
-    def joining(cls, hosts, program, plugin, count=4, with_sys=True, **environment):
-        """Like ours(), and returns the output of each."""
+    def join(cls, hosts, program, plugin, count=4, with_sys=True, **environment):
+        """Like joined(), and returns the output of each."""
         variables = {"CONCORD_PLATFORM": plugin, "CONCORD_CPU_NETWORK": "always", "MASTER_ADDR": hosts.addresses[0],
                      "CONCORD_LOG": "warn", **environment}
         ranks = cls(hosts, [([os.path.abspath(program)], variables)] * count, with_sys)
-        ranks.tell(0, "id")
-        number = ranks.hear(0)
+        ranks.send(0, "id")
+        number = ranks.receive(0)
         for rank in range(count):
-            ranks.tell(rank, f"join {count} {rank} {number}")
-        return ranks, [ranks.hear(rank) for rank in range(count)]
+            ranks.send(rank, f"join {count} {rank} {number}")
+        return ranks, [ranks.receive(rank) for rank in range(count)]
 
-    def tell(self, rank, line):
+    def send(self, rank, line):
         self.processes[rank].stdin.write(line + "\n")
         self.processes[rank].stdin.flush()
 
-    def hear(self, rank):
+    def receive(self, rank):
         line = self.processes[rank].stdout.readline()
         return line.rstrip("\n") if line else f"ended with exit code {self.processes[rank].wait()}"
 
     def ask_all(self, line):
         for rank in range(len(self.processes)):
-            self.tell(rank, line)
-        return [self.hear(rank) for rank in range(len(self.processes))]
+            self.send(rank, line)
+        return [self.receive(rank) for rank in range(len(self.processes))]
 
     def end(self):
         """Returns their exit codes."""

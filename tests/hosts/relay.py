@@ -2,7 +2,7 @@
 namespace.
 
     relay.py INTERFACE INTERFACE DELAY_MS LOSS_PERCENT
-    relay.py offload_nothing INTERFACE
+    relay.py disable_offload INTERFACE
 
 Exits at the end of its input, and then prints how many frames it has lost. The seed of the losses is fixed; which
 frames are lost depends on their timing. Senders must not leave checksums or segmentation to their interface, which the
@@ -25,7 +25,7 @@ SIOCETHTOOL = 0x8946
 ETHTOOL_STXCSUM, ETHTOOL_STSO, ETHTOOL_SGSO = 0x17, 0x1F, 0x24
 
 
-def offload_nothing(interface):
+def disable_offload(interface):
     for command in (ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_STXCSUM):
         value = ctypes.create_string_buffer(struct.pack("II", command, 0))
         request = struct.pack("16sQ16x", interface.encode(), ctypes.addressof(value))
@@ -33,7 +33,7 @@ def offload_nothing(interface):
             fcntl.ioctl(any_socket, SIOCETHTOOL, request)
 
 
-def carry(names, delay, loss):
+def forward_frames(names, delay, loss):
     ends = [socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL)) for _ in names]
     for end, name in zip(ends, names):
         end.bind((name, 0))
@@ -60,10 +60,10 @@ def carry(names, delay, loss):
 
 
 def main(arguments):
-    if arguments[0] == "offload_nothing":
-        offload_nothing(arguments[1])
+    if arguments[0] == "disable_offload":
+        disable_offload(arguments[1])
     else:
-        print(carry(arguments[:2], float(arguments[2]) / 1e3, float(arguments[3]) / 100))
+        print(forward_frames(arguments[:2], float(arguments[2]) / 1e3, float(arguments[3]) / 100))
 
 
 if __name__ == "__main__":

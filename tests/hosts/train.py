@@ -54,30 +54,30 @@ class Runs:
         self.environment = {**os.environ, "OMP_NUM_THREADS": "1", "CONCORD_PLATFORM": "cpu", "CONCORD_LOG": "warn",
                             "CONCORD_JOB_TOKEN": "the token of the tests of many hosts"}
 
-    def words(self, out, layout, steps):
+    def args(self, out, layout, steps):
         return ["train", "--model", self.model, "--train_data", self.rows, "--output_dir", os.path.join(self.folder, out),
                 "--max_steps", str(steps), "--global_batch_size", "4", "--per_device_train_batch_size", "1",
                 "--seq_length", "32", "--logging_steps", "1", "--shuffle", "false", *(layout if "--save_steps" in layout else
                                                                                      ["--save_strategy", "no", *layout])]
 
     def alone(self, out, layout, steps, ranks=4):
-        words = [self.concord, "launch", "--nproc", str(ranks), "--", *self.words(out, layout, steps)]
-        done = subprocess.run(words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        args = [self.concord, "launch", "--nproc", str(ranks), "--", *self.args(out, layout, steps)]
+        done = subprocess.run(args, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               check=False)
         assert done.returncode == 0, f"on one host: exit code {done.returncode}\n{done.stdout}"
 
     def launchers(self, hosts, out, layout, steps, port, more=()):
-        def words(node):
+        def args(node):
             return [self.concord, "launch", "--nproc", "2", "--nnodes", "2", "--node_rank", str(node), "--master_addr",
-                    hosts.addresses[0], "--master_port", str(port), *more, "--", *self.words(out, layout, steps)]
-        return self.start(hosts, out, words)
+                    hosts.addresses[0], "--master_port", str(port), *more, "--", *self.args(out, layout, steps)]
+        return self.start(hosts, out, args)
 
     def torchruns(self, hosts, out, layout, steps, port):
-        def words(node):
+        def args(node):
             return [os.environ.get("CONCORD_PYTHON", "python3"), "-m", "torch.distributed.run", "--nnodes", "2",
                     "--node-rank", str(node), "--nproc-per-node", "2", "--master-addr", hosts.addresses[0],
-                    "--master-port", str(port), "--no-python", *self.recorded(out), *self.words(out, layout, steps)]
-        return self.start(hosts, out, words)
+                    "--master-port", str(port), "--no-python", *self.recorded(out), *self.args(out, layout, steps)]
+        return self.start(hosts, out, args)
 
     def mpirun(self, hosts, out, layout, steps, port):
         """Starts one mpirun on the first host; it starts its daemon on the other one as it would by ssh."""
@@ -85,17 +85,17 @@ class Runs:
         with open(agent, "w", encoding="utf-8") as file:
             file.write(f'#!/bin/sh\nshift\nexec ip netns exec {hosts.names[1]} sh -c "$*"\n')
         os.chmod(agent, 0o755)
-        words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "4",
+        args = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "4",
                  "--host", ",".join(f"{address}:2" for address in hosts.addresses), "--mca", "plm_rsh_agent", agent,
                  "--mca", "oob_tcp_if_include", "link0"]
         variables = {"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": str(port)}
         for name in [*variables, *(name for name in self.environment if name.startswith(("CONCORD_", "OMP_")))]:
-            words += ["-x", name]
-        return self.start_on(hosts, out, 0, [*words, *self.recorded(out), *self.words(out, layout, steps)], variables)
+            args += ["-x", name]
+        return self.start_on(hosts, out, 0, [*args, *self.recorded(out), *self.args(out, layout, steps)], variables)
 
     def srun(self, cluster, hosts, out, layout, steps):
-        words = ["srun", "-N2", "--ntasks-per-node=1", "--export=ALL"]
-        return self.start_on(hosts, out, 0, [*words, *self.recorded(out), *self.words(out, layout, steps)],
+        args = ["srun", "-N2", "--ntasks-per-node=1", "--export=ALL"]
+        return self.start_on(hosts, out, 0, [*args, *self.recorded(out), *self.args(out, layout, steps)],
                              {"SLURM_CONF": cluster.environment["SLURM_CONF"]})
 
     def recorded(self, out):
@@ -113,13 +113,13 @@ class Runs:
                 found[file.read()] += 1
         return sorted(found.values())
 
-    def start(self, hosts, out, words_for):
+    def start(self, hosts, out, args_of):
         """Starts one launcher per host."""
-        return [self.start_on(hosts, out, node, words_for(node)) for node in range(2)]
+        return [self.start_on(hosts, out, node, args_of(node)) for node in range(2)]
 
-    def start_on(self, hosts, out, node, words, variables=None):
+    def start_on(self, hosts, out, node, args, variables=None):
         log = open(os.path.join(self.folder, f"{out}-{node}.log"), "w+", encoding="utf-8")
-        process = hosts.start(node, words, env={**self.environment, **(variables or {})}, stdout=log, stderr=log,
+        process = hosts.start(node, args, env={**self.environment, **(variables or {})}, stdout=log, stderr=log,
                               cwd=self.folder)
         return process, log
 
@@ -209,7 +209,7 @@ def ranks_of(launcher):
         return [int(pid) for pid in file.read().split()]
 
 
-def check_fault(runs, hosts, out, port, what, strike, blame, silent_host):
+def check_fault(runs, hosts, out, port, what, inject, blame, silent_host):
     """|silent_host|: a host whose processes are all killed, so that none of them can report anything."""
     started = runs.launchers(hosts, out, LAYOUTS["DP 2 x TP 2"], 100000, port)
     while len(runs.metrics(out)) < 3:
@@ -217,7 +217,7 @@ def check_fault(runs, hosts, out, port, what, strike, blame, silent_host):
             assert process.poll() is None, f"{what}: ended before the fault\n{text_of(log)}"
         time.sleep(0.05)
     start = time.monotonic()
-    strike(started)
+    inject(started)
     for host, (process, log) in enumerate(started):
         code = process.wait()
         if host == silent_host:
@@ -269,10 +269,10 @@ def check_shrinks(runs, hosts):
     runs.alone("one-shrinks", layout, steps)
     started = []
     for node in range(2):
-        words = [runs.concord, *runs.words("two-shrinks", layout, steps), "--nproc", "2", "--nnodes", "2", "--node_rank",
+        args = [runs.concord, *runs.args("two-shrinks", layout, steps), "--nproc", "2", "--nnodes", "2", "--node_rank",
                  str(node), "--master_addr", hosts.addresses[0], "--master_port", "4440", "--max_restarts", "2",
                  "--allow_fewer_ranks", "--rejoin_timeout", "1"]
-        started.append(runs.start_on(hosts, "two-shrinks", node, words, {"CONCORD_FAULTS": "delay:0@8+900"}))
+        started.append(runs.start_on(hosts, "two-shrinks", node, args, {"CONCORD_FAULTS": "delay:0@8+900"}))
     while len(runs.metrics("two-shrinks")) < 7:
         for process, log in started:
             assert process.poll() is None, f"shrinking: ended before the fault\n{text_of(log)}"
@@ -302,21 +302,21 @@ def wait_for_text(log, text, started):
 def check_leaderless(runs, hosts):
     layout = ["--save_steps", "5"]
     steps = 12
-    words = runs.words("one-leaderless", layout, steps)
-    words[words.index("--global_batch_size") + 1] = "3"
-    done = subprocess.run([runs.concord, *words, "--nproc", "3"], env=runs.environment, stdout=subprocess.PIPE,
+    args = runs.args("one-leaderless", layout, steps)
+    args[args.index("--global_batch_size") + 1] = "3"
+    done = subprocess.run([runs.concord, *args, "--nproc", "3"], env=runs.environment, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, f"on one host: exit code {done.returncode}\n{done.stdout}"
     etcd = EtcdCluster(runs.folder, hosts)
     started = []
     for node in range(3):
-        words = runs.words("leaderless", layout, steps)
-        words[words.index("--global_batch_size") + 1] = "3"
-        words = [runs.concord, *words, "--nproc", "1", "--nnodes", "3", "--node_rank", str(node), "--rdzv_backend", "etcd",
+        args = runs.args("leaderless", layout, steps)
+        args[args.index("--global_batch_size") + 1] = "3"
+        args = [runs.concord, *args, "--nproc", "1", "--nnodes", "3", "--node_rank", str(node), "--rdzv_backend", "etcd",
                  "--rdzv_endpoint", etcd.endpoints, "--rdzv_id", "leaderless", "--rdzv_conf", "lease_ttl=3",
                  "--max_restarts", "2", "--rejoin_timeout", "120"]
         variables = {"CONCORD_FAULTS": "delay:0@8+900", "CONCORD_RANK_START": "exec"}  # the only children are ranks
-        started.append(runs.start_on(hosts, "leaderless", node, words, variables))
+        started.append(runs.start_on(hosts, "leaderless", node, args, variables))
         wait_for_text(started[0][1], LEADS, started)  # before the others are started
     while len(runs.metrics("leaderless")) < 7:
         for process, log in started:
@@ -333,7 +333,7 @@ def check_leaderless(runs, hosts):
     while any(is_running(pid) for pid in ranks):
         time.sleep(0.05)
     killed = time.monotonic() - start
-    hosts.mend(0)
+    hosts.reconnect(0)
     for node, (process, log) in enumerate(started):
         assert process.wait() == 0, f"leaderless: host {node}: exit code {process.returncode}\n{text_of(log)}"
     said = [text_of(log) for _, log in started]

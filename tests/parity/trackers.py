@@ -290,7 +290,7 @@ def check_collected(program, model, folder):
     text = train(command, environment(folder, OTEL_EXPORTER_OTLP_ENDPOINT=again.url))
     assert again.points() and "503 not now" in text and "the server answers again" in text, text
     text = train(command, environment(folder, OTEL_EXPORTER_OTLP_ENDPOINT=Collector(codes=[400]).url))
-    assert "note: otel: the server refuses" in text and "values could not be reported" in text, text
+    assert "note: otel: the server rejects" in text and "values could not be reported" in text, text
     for name, value, words_of_it in (("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost", "takes OTLP over HTTP"),
                                      ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", "only http/json is supported"),
                                      ("OTEL_RESOURCE_ATTRIBUTES", "a", "key=value,key=value is expected"),

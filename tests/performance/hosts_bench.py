@@ -31,7 +31,7 @@ def gloo(hosts):
                  "GLOO_SOCKET_IFNAME": "link0"}
     peer = os.path.join(HERE, "peers", "collectives_gloo.py")
     ranks = Ranks(hosts, [([python, peer], {**variables, "RANK": str(rank)}) for rank in range(RANKS)])
-    greetings = [ranks.hear(rank) for rank in range(RANKS)]
+    greetings = [ranks.receive(rank) for rank in range(RANKS)]
     return ranks if all(greeting.startswith("ready ") for greeting in greetings) else None
 
 
@@ -76,7 +76,7 @@ def main():
     skip_without_engine(arguments.plugin)
     rows = []
     with Hosts(2) as hosts:
-        contestants = {"ours": Ranks.ours(hosts, arguments.program, arguments.plugin, RANKS)}
+        contestants = {"ours": Ranks.joined(hosts, arguments.program, arguments.plugin, RANKS)}
         if peer := gloo(hosts):
             contestants["gloo"] = peer
         for size in arguments.sizes:

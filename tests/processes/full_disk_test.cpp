@@ -35,7 +35,7 @@ class FullDisk : public Train {
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
   int train(int kibibytes, const std::vector<std::string>& more) {
-    std::vector<std::string> command = words(more);
+    std::vector<std::string> command = train_args(more);
     command.insert(command.begin(), {LAUNCH_PROGRAM, "train"});
     command.insert(command.end(), {"--output_dir", disk() + "/out"});
     return run(kibibytes, command);
@@ -90,7 +90,7 @@ TEST_F(FullDisk, LeavesNoModelThatIsNotWhole) {
 
 TEST_F(FullDisk, LeavesNoReportThatIsNotWhole) {
   const std::vector<std::string> run = {"--max_steps", "2", "--save_strategy", "no"};
-  TrainProgram with_space(words(run));
+  TrainProgram with_space(train_args(run));
   ASSERT_EQ(with_space.exit_code(), 0) << with_space.err();
   const auto missing = static_cast<int64_t>(fs::file_size(path("out/report.html"))) / 2;
   const int code = train(static_cast<int>((bytes_on_disk(path("out")) - missing) / 1024), run);

@@ -34,7 +34,7 @@ class Server {
     environment.push_back("PRELOADED_SOCKET=" + std::to_string(other.get()));
     environment.push_back("PRELOADED_LIBRARY=" + std::string(folder != nullptr ? folder : "") + "/libconcordtorch.so");
     const std::vector<std::string> command = {program};
-    const std::vector<char*> arguments = exec_words(command), variables = exec_words(environment);
+    const std::vector<char*> arguments = exec_args(command), variables = exec_args(environment);
     pid_ = ::fork();
     if (pid_ == 0) {
       ::fcntl(other.get(), F_SETFD, 0);

@@ -12,7 +12,7 @@
 namespace concord::testing_processes {
 
 // Returns arguments for execve that point into |texts|.
-inline std::vector<char*> exec_words(const std::vector<std::string>& texts) {
+inline std::vector<char*> exec_args(const std::vector<std::string>& texts) {
   std::vector<char*> result;
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
   result.push_back(nullptr);

@@ -61,7 +61,7 @@ class Preloaded : public Train {
  protected:
   Snapshot snapshot(const std::vector<std::string>& environment) {
     fs::remove_all(path("out"));
-    TrainProgram program(words({"--max_steps", "100000", "--save_strategy", "no"}),
+    TrainProgram program(train_args({"--max_steps", "100000", "--save_strategy", "no"}),
                          {.environment = environment, .ignore_hangup = true});
     // Two steps: by then its threads run; while a thread is created glibc blocks every signal.
     EXPECT_TRUE(program.process().wait_for_text("grad norm", 2));

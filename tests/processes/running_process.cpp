@@ -52,7 +52,7 @@ std::vector<std::string> whole_environment(const std::vector<std::string>& more)
 
 pid_t start(const std::vector<std::string>& command, const std::vector<std::string>& environment,
             const PreloadedStreams& streams, bool ignore_hangup) {
-  const std::vector<char*> arguments = exec_words(command), variables = exec_words(environment);
+  const std::vector<char*> arguments = exec_args(command), variables = exec_args(environment);
   const pid_t pid = fork();
   if (pid != 0) return pid;
   dup2(streams.in, 0);

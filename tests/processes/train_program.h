@@ -69,7 +69,7 @@ class Train : public ::testing::Test {
  protected:
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
   // Returns the arguments of a run of a few steps, followed by |more|.
-  std::vector<std::string> words(const std::vector<std::string>& more) {
+  std::vector<std::string> train_args(const std::vector<std::string>& more) {
     std::vector<std::string> all = {"--model",
                                     kTinyModel,
                                     "--train_data",
@@ -89,7 +89,7 @@ class Train : public ::testing::Test {
   }
   // Expects exit code 2 and returns the output.
   std::string refusal(const std::vector<std::string>& more) {
-    TrainProgram program(words(more));
+    TrainProgram program(train_args(more));
     EXPECT_EQ(program.exit_code(), 2) << program.err();
     EXPECT_FALSE(std::filesystem::exists(path("out/metrics.jsonl")));
     return program.err();

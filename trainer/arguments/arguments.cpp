@@ -307,27 +307,27 @@ bool names_bool(const std::string& word) {
          word == "on" || word == "off" || word == "1" || word == "0";
 }
 
-std::vector<Option> split_options(std::span<const std::string> words, const ExtraArguments* extra, Problems* problems) {
+std::vector<Option> split_options(std::span<const std::string> args, const ExtraArguments* extra, Problems* problems) {
   std::vector<Option> options;
-  for (size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == "-h") {
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (args[i] == "-h") {
       options.push_back({"help", std::nullopt});
       continue;
     }
-    if (!words[i].starts_with("--")) {
-      problems->add("command line: " + fmt::format("unexpected {}; pass arguments as --name value", quoted(words[i])));
+    if (!args[i].starts_with("--")) {
+      problems->add("command line: " + fmt::format("unexpected {}; pass arguments as --name value", quoted(args[i])));
       continue;
     }
-    const size_t equals = words[i].find('=');
-    Option option{words[i].substr(2, equals == std::string::npos ? equals : equals - 2), std::nullopt};
+    const size_t equals = args[i].find('=');
+    Option option{args[i].substr(2, equals == std::string::npos ? equals : equals - 2), std::nullopt};
     std::replace(option.name.begin(), option.name.end(), '-', '_');
-    const bool more = i + 1 < words.size();
+    const bool more = i + 1 < args.size();
     if (equals != std::string::npos) {
-      option.value = words[i].substr(equals + 1);
+      option.value = args[i].substr(equals + 1);
     } else if ((is_program_option(option.name) && option.name != "config") ||
                (option.name.starts_with("no_") && is_flag(option.name.substr(3), extra))) {
-    } else if (more && (is_flag(option.name, extra) ? names_bool(words[i + 1]) : is_value(words[i + 1]))) {
-      option.value = words[++i];
+    } else if (more && (is_flag(option.name, extra) ? names_bool(args[i + 1]) : is_value(args[i + 1]))) {
+      option.value = args[++i];
     }
     options.push_back(std::move(option));
   }
@@ -389,14 +389,14 @@ std::vector<std::string> read_yaml(std::string_view yaml, const std::string& fil
   return reading.given;
 }
 
-CommandLine parse_command_line(std::span<const std::string> words, const ParseOptions& parse_options) {
+CommandLine parse_command_line(std::span<const std::string> args, const ParseOptions& parse_options) {
   CommandLine line;
   Reading reading{.arguments = &line.arguments, .extra = parse_options.extra};
   for (const auto& [name, text] : parse_options.defaults) {
     take(name, command_line_value({name, text}), "args_defaults", &reading);
   }
   reading.given.clear();
-  const std::vector<Option> options = split_options(words, parse_options.extra, &reading.problems);
+  const std::vector<Option> options = split_options(args, parse_options.extra, &reading.problems);
   for (const Option& option : options) {
     if (option.name != "config") continue;
     if (!line.config.empty()) reading.problems.add("--config: "s + "was given twice; only one file can be read");

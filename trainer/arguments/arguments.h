@@ -1,9 +1,9 @@
 // All that a user can say about a training run: one struct (training_arguments.h), read from YAML and from the command
 // line, checked as a whole, printed back as YAML that parses to the same.
 //
-// Example, given const std::vector<std::string>& words, int64_t world:
+// Example, given const std::vector<std::string>& args, int64_t world:
 //   #include <iostream>
-//   CommandLine line = parse_command_line(words);                // reads the file of --config too
+//   CommandLine line = parse_command_line(args);                // reads the file of --config too
 //   check_arguments(line.arguments, world);                      // relations between them
 //   line.arguments = resolve_arguments(line.arguments, world);   // what follows from others
 //   std::cout << to_yaml(line.arguments);                        // --print_config
@@ -40,7 +40,7 @@ struct CommandLine {
   bool json = false;
 };
 
-// Reads |words|, the command line after "train": `--name value`, `--name=value`, `--flag`, `--no_flag`; '-' is '_' in
+// Reads |args|, the command line after "train": `--name value`, `--name=value`, `--flag`, `--no_flag`; '-' is '_' in
 // names. The file of --config is read first, whatever the order, so that the command line wins; the last of several
 // values on the command line wins. Throws one ConfigError with all mistakes: unknown names with the nearest known one,
 // values of the wrong type or out of range, names of unsupported features.
@@ -48,7 +48,7 @@ struct ParseOptions {
   ExtraArguments* extra = nullptr;                   // additional arguments; their variables are set
   std::map<std::string, std::string> defaults = {};  // by name, instead of those of TrainingArguments
 };
-CommandLine parse_command_line(std::span<const std::string> words, const ParseOptions& options = {});
+CommandLine parse_command_line(std::span<const std::string> args, const ParseOptions& options = {});
 
 // Sets the arguments in |yaml|, or in TOML if |file| ends in .toml, and returns their names. Throws like
 // parse_command_line(), also for invalid YAML, with "file:line" in front; then sets nothing.
@@ -77,7 +77,7 @@ std::string arguments_help();  // for --help
 // Whether resume_from_checkpoint asks for the newest checkpoint of output_dir.
 bool resumes_from_newest(const TrainingArguments& arguments);
 
-// A number of steps from one that may be a share of |total|: at least 1.
+// Returns |steps_or_ratio|, or that fraction of |total| if it is below 1; at least 1.
 int64_t steps_of(double steps_or_ratio, int64_t total);
 
 }  // namespace concord

@@ -5,8 +5,8 @@
 //   double gamma = 1;
 //   ExtraArguments extra;
 //   extra.add("focal_gamma", &gamma, "exponent of the focal loss");
-//   const std::vector<std::string> words = {"--focal_gamma", "2"};
-//   const CommandLine line = parse_command_line(words, {.extra = &extra});   // gamma is 2
+//   const std::vector<std::string> args = {"--focal_gamma", "2"};
+//   const CommandLine line = parse_command_line(args, {.extra = &extra});   // gamma is 2
 //
 // Extra arguments are read from the command line and from the file of --config, and are in --print_config and
 // training_args.yaml. Threads: one at a time.

@@ -14,8 +14,8 @@ void check_sources(const TrainingArguments& a, Problems* problems) {
   if (a.data.path.empty() && a.data.blend.empty() && a.dataset.name.empty()) {
     problems->add("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
   }
-  const auto exclude = [&](bool first, bool second, const char* words) {
-    if (first && second) problems->add(fmt::format("{} are both given; give only one of them", words));
+  const auto exclude = [&](bool first, bool second, const char* names) {
+    if (first && second) problems->add(fmt::format("{} are both given; give only one of them", names));
   };
   exclude(!a.data.path.empty(), !a.data.blend.empty(), "train_data and train_data_blend");
   exclude(!a.dataset.name.empty(), !a.data.path.empty() || !a.data.blend.empty(),

@@ -150,11 +150,10 @@ bool InMemoryCheckpoints::advance(SaveJob::Progress of_all_ranks) {
 void InMemoryCheckpoints::give_up_this_one(const std::string& why) {
   save_.reset();
   if (std::exchange(is_failing_, true) || job_.rank() != 0) return;
-  loader::log(
-      CONCORD_LOG_WARN, "train",
-      fmt::format("a checkpoint in memory could not be written: {}; it is tried again every {} steps, and until "
-                  "then a restart resumes from an older one",
-                  why, every_));
+  loader::log(CONCORD_LOG_WARN, "train",
+              fmt::format("a checkpoint in memory could not be written: {}; Concord retries every {} steps; until "
+                          "then a restart resumes from an older one",
+                          why, every_));
 }
 
 void InMemoryCheckpoints::switch_off(const std::string& why) {

@@ -30,16 +30,16 @@ struct CommonStep {
   int64_t newest_of_any = -1;
 };
 CommonStep common_step(const TrainingPlan& plan, ParallelContext& job) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kMaxStep = std::numeric_limits<int64_t>::max();
   const bool looks = job.rank() == plan.writing_rank();
   std::vector<int64_t> steps = looks ? resumable_steps(plan.arguments.output.dir) : std::vector<int64_t>();
   CommonStep common;
-  for (int64_t most = kMost;; most = common.step) {
+  for (int64_t most = kMaxStep;; most = common.step) {
     while (!steps.empty() && steps.back() > most) steps.pop_back();
     const int64_t own = steps.empty() ? -1 : steps.back();
-    common.step = all_reduce_scalar(job, looks ? own : kMost, ReduceOp::kMin);
+    common.step = all_reduce_scalar(job, looks ? own : kMaxStep, ReduceOp::kMin);
     const int64_t newest = all_reduce_scalar(job, own, ReduceOp::kMax);
-    if (most == kMost) common.newest_of_any = newest;
+    if (most == kMaxStep) common.newest_of_any = newest;
     if (common.step == newest || common.step < 0) return common;
   }
 }

@@ -201,8 +201,8 @@ void check_checksum(const std::string& folder, const std::string& metadata) {
   const auto entry = manifest.files.find(kMetadataFile);
   const uint32_t found = crc32(std::as_bytes(std::span(metadata)));
   if (entry == manifest.files.end() || entry->second.crc32 == found) return;
-  throw ConfigError(fmt::format("{} is damaged: {} has the checksum {}, but the manifest says {}", folder,
-                                kMetadataFile, checksum_text(found), checksum_text(entry->second.crc32)));
+  throw ConfigError(fmt::format("{} is damaged: {} has the checksum {}, but the manifest has {}", folder, kMetadataFile,
+                                checksum_text(found), checksum_text(entry->second.crc32)));
 }
 
 }  // namespace

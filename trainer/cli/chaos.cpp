@@ -89,11 +89,11 @@ Run await_end(pid_t process, SignalQueue* signals) {
 
 // Waits for its end. Its output goes to |log|. The program is a launcher, which the kernel kills with this process, and
 // the ranks with it.
-Run run_program(const std::vector<std::string>& words, const std::vector<std::string>& variables, const fs::path& log) {
+Run run_program(const std::vector<std::string>& args, const std::vector<std::string>& variables, const fs::path& log) {
   ProcessCommand command;
   command.program = fs::read_symlink("/proc/self/exe").string();
   command.arguments = {command.program};
-  command.arguments.insert(command.arguments.end(), words.begin(), words.end());
+  command.arguments.insert(command.arguments.end(), args.begin(), args.end());
   command.environment = environment_with(variables);
   const UniqueFd output(::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!output) throw std::system_error(errno, std::generic_category(), log.string());
@@ -198,11 +198,11 @@ Json to_json(const ChaosReport& report, const std::vector<std::string>& differen
 }
 
 // "train", and what follows it, for one of the two runs.
-std::vector<std::string> words_of_run(const ChaosOptions& options, const fs::path& output, bool restarts) {
-  std::vector<std::string> words = options.command;
-  words.insert(words.end(), {"--output_dir", output.string()});
-  if (restarts) words.insert(words.end(), {"--max_restarts", "3"});
-  return words;
+std::vector<std::string> args_of_run(const ChaosOptions& options, const fs::path& output, bool restarts) {
+  std::vector<std::string> args = options.command;
+  args.insert(args.end(), {"--output_dir", output.string()});
+  if (restarts) args.insert(args.end(), {"--max_restarts", "3"});
+  return args;
 }
 
 void expect_success(const char* which, const Run& run, const fs::path& log) {
@@ -242,8 +242,8 @@ int run_chaos(const ChaosOptions& options) {
   if (options.command.empty() || options.command.front() != "train") {
     throw ConfigError("give the job after --, e.g. concord chaos --faults 10 -- train --nproc 4 --output_dir out ...");
   }
-  const std::vector<std::string> words(options.command.begin() + 1, options.command.end());
-  const CommandLine line = parse_command_line(words);
+  const std::vector<std::string> args(options.command.begin() + 1, options.command.end());
+  const CommandLine line = parse_command_line(args);
   const int64_t steps = line.arguments.steps.max_steps;
   if (line.arguments.launch.nproc < 1)
     throw ConfigError("give --nproc: the launcher that survives the faults is that of concord train");
@@ -261,12 +261,12 @@ int run_chaos(const ChaosOptions& options) {
   check_folder(folder, line.arguments.output.overwrite);
   fs::create_directories(folder);
   if (!options.json) fmt::print("running {} steps without faults\n", steps);
-  const Run reference = run_program(words_of_run(options, folder / "reference", false), {}, folder / "reference.log");
+  const Run reference = run_program(args_of_run(options, folder / "reference", false), {}, folder / "reference.log");
   if (reference.stop_signal != 0) return stopped(reference);
   expect_success("without faults", reference, folder / "reference.log");
   if (!options.json) fmt::print("running them with {} faults (seed {})\n", faults.size(), options.seed);
   fs::remove(log);
-  const Run run = run_program(words_of_run(options, folder / "faults", !has_restarts),
+  const Run run = run_program(args_of_run(options, folder / "faults", !has_restarts),
                               {fmt::format("{}={}", kFaultsVariable, to_string(faults)),
                                fmt::format("{}={}", kRecoveryLogVariable, log.string())},
                               folder / "faults.log");

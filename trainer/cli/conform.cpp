@@ -32,10 +32,10 @@ void check_report_path(const std::vector<std::string>& arguments) {
 // Replaces this process with the kit, so that exit code and signals are the kit's.
 [[noreturn]] void become_kit(std::vector<std::string> arguments) {
   const std::filesystem::path kit = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "concord-conform";
-  std::vector<char*> words = {const_cast<char*>(kit.c_str())};
-  for (std::string& argument : arguments) words.push_back(argument.data());
-  words.push_back(nullptr);
-  execv(kit.c_str(), words.data());
+  std::vector<char*> args = {const_cast<char*>(kit.c_str())};
+  for (std::string& argument : arguments) args.push_back(argument.data());
+  args.push_back(nullptr);
+  execv(kit.c_str(), args.data());
   const std::string reason = std::generic_category().message(errno);
   throw Error(CONCORD_STATUS_UNAVAILABLE, fmt::format("cannot start the conformance kit, {}: {}; in a source tree "
                                                       "build the target concord-conform, otherwise reinstall Concord",

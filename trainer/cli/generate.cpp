@@ -34,7 +34,7 @@ device, except where two tokens are so close that rounding decides.
 --nproc starts processes on this machine; torchrun, srun, mpirun and concord launch work too.)";
 
 // All checks that do not need libtorch.
-void check_generate_words(const GenerateArguments& given) {
+void check_generate_args(const GenerateArguments& given) {
   if (given.prompt.empty() == given.prompts.empty()) {
     throw ConfigError("generate needs either --prompt TEXT or --prompts FILE");
   }
@@ -68,7 +68,7 @@ void resolve_adapter(GenerateArguments* given) {
 
 int run_generate(GenerateArguments given, int nproc) {
   resolve_adapter(&given);
-  check_generate_words(given);
+  check_generate_args(given);
   const int64_t world = ranks_of_command(nproc);
   setenv("CONCORD_LOG", "warn", 0);  // standard output and error are for the text
   // Errors are reported before any process waits for another one.

@@ -42,9 +42,9 @@ std::optional<JobEnvironment> job_of_several() {
 // name in the abstract namespace belongs to one process, needs no file, and is released when the process exits; ours
 // stays open until then.
 bool is_first_to_say(const std::string& text, const JobEnvironment& job) {
-  const std::string words =
+  const std::string message =
       fmt::format("{} {}:{} {} {}", ::getuid(), job.master_addr, job.master_port, job.node_rank.value_or(0), text);
-  const std::string name = fmt::format("concord-error-{:016x}", stable_hash(words));
+  const std::string name = fmt::format("concord-error-{:016x}", stable_hash(message));
   const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -33,7 +33,7 @@ one row. The dump contains logits, loss, per_token_loss and whatever the flags a
 --nproc starts processes on this machine; torchrun, srun, mpirun and concord launch work too.)";
 
 // All checks that do not need libtorch.
-void check_probe_words(const ProbeArguments& given) {
+void check_probe_args(const ProbeArguments& given) {
   if (given.model.empty() == given.model_config.empty()) {
     throw ConfigError("probe needs either --model DIR (weights of a folder) or --model_config FILE (new weights)");
   }
@@ -71,7 +71,7 @@ void resolve_adapter(ProbeArguments* given) {
 
 int run_probe(ProbeArguments given, int nproc) {
   resolve_adapter(&given);
-  check_probe_words(given);
+  check_probe_args(given);
   check_probe_output(given);
   const int64_t world = ranks_of_command(nproc);
   // Errors are reported before any process waits for another one.

@@ -12,26 +12,26 @@
 #include "trainer/arguments/table.h"
 
 namespace concord {
-std::vector<std::string> rank_command(const std::vector<std::string>& words) {
+std::vector<std::string> rank_command(const std::vector<std::string>& args) {
   std::vector<std::string> command = {std::filesystem::read_symlink("/proc/self/exe").string()};
-  for (size_t i = 0; i < words.size(); ++i) {
-    std::string name = words[i].substr(0, words[i].find('='));
+  for (size_t i = 0; i < args.size(); ++i) {
+    std::string name = args[i].substr(0, args[i].find('='));
     std::ranges::replace(name, '-', '_');
     if (!name.starts_with("__") || find_launch_argument(name.substr(2)) == nullptr) {
-      command.push_back(words[i]);
-    } else if (words[i].find('=') == std::string::npos) {
+      command.push_back(args[i]);
+    } else if (args[i].find('=') == std::string::npos) {
       ++i;
     }
   }
   return command;
 }
 
-std::vector<std::string> command_line_words() {
+std::vector<std::string> command_line_args() {
   std::ifstream stream("/proc/self/cmdline");
-  std::vector<std::string> words;
-  for (std::string word; std::getline(stream, word, '\0');) words.push_back(word);
-  if (!words.empty()) words.erase(words.begin());
-  return words;
+  std::vector<std::string> args;
+  for (std::string word; std::getline(stream, word, '\0');) args.push_back(word);
+  if (!args.empty()) args.erase(args.begin());
+  return args;
 }
 
 int64_t ranks_of_command(int nproc) {
@@ -48,7 +48,7 @@ int launch_ranks(int nproc) {
   options.nproc = nproc;
   options.prefix = false;
   options.forks_ranks = true;
-  return launch(options, rank_command(command_line_words()));
+  return launch(options, rank_command(command_line_args()));
 }
 
 }  // namespace concord

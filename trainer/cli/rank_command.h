@@ -7,12 +7,12 @@
 
 namespace concord {
 
-// Returns the path of this program and |words|, the arguments of this process, without those of its launcher
+// Returns the path of this program and |args|, the arguments of this process, without those of its launcher
 // (launch_arguments).
-std::vector<std::string> rank_command(const std::vector<std::string>& words);
+std::vector<std::string> rank_command(const std::vector<std::string>& args);
 
 // The command line of this process after the program's name.
-std::vector<std::string> command_line_words();
+std::vector<std::string> command_line_args();
 
 // The number of ranks of a command with --nproc (0: not given): those it starts, or those of the job that this process
 // is one of already. Throws ConfigError if both are asked for.

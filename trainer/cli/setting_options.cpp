@@ -39,8 +39,8 @@ CLI::Option* add_setting(CLI::App* app, const SettingOption& option, TrainingArg
     return app->add_flag_function(
         names, [=](int64_t count) { set_argument(*argument, count > 0 ? "true" : "false", arguments); }, help);
   }
-  const auto set = [=](const CLI::results_t& words) {
-    set_argument(*argument, fmt::format("{}", fmt::join(words, ",")), arguments);
+  const auto set = [=](const CLI::results_t& values) {
+    set_argument(*argument, fmt::format("{}", fmt::join(values, ",")), arguments);
     return true;
   };
   CLI::Option* added = app->add_option(names, set, help)->type_name(type_name(*argument));

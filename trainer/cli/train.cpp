@@ -85,7 +85,7 @@ void check_places(const CommandLine& line) {
   }
 }
 
-int start_train_ranks(const CommandLine& line, std::vector<std::string> words, std::unique_ptr<RunLock> lock) {
+int start_train_ranks(const CommandLine& line, std::vector<std::string> args, std::unique_ptr<RunLock> lock) {
   check_train(line, &lock);
   if (isatty(STDOUT_FILENO) == 1 && !line.json) {
     if (const char* name = ttyname(STDOUT_FILENO)) setenv(kTerminalVariable, name, 1);
@@ -99,16 +99,16 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> words, s
   }
   options.recovers = true;
   options.forks_ranks = true;
-  words.insert(words.begin(), "train");
-  return launch(options, rank_command(words));
+  args.insert(args.begin(), "train");
+  return launch(options, rank_command(args));
 }
 
-int run_train(std::vector<std::string> words) {
+int run_train(std::vector<std::string> args) {
   if (is_spare()) {
     torch_module().warm_up();
     wait_to_become_a_rank();
   }
-  CommandLine line = parse_command_line(words);
+  CommandLine line = parse_command_line(args);
   if (line.help) {
     fmt::print("{}{}", kTrainUsage, arguments_help());
     return 0;
@@ -139,13 +139,13 @@ int run_train(std::vector<std::string> words) {
     if (checks_output_of_first_run(line)) check_output(line);
     const FirstRun run = write_first_run(&line.arguments, world_of(line));
     fmt::print(stderr, "{}\n", run.introduction);
-    words = {"--config", run.config};
-    if (line.json) words.push_back("--json");
+    args = {"--config", run.config};
+    if (line.json) args.push_back("--json");
   }
   setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
   const bool is_supervised =
       world_of(line) > 1 || (line.arguments.launch.nproc == 1 && line.arguments.recovery.max_restarts > 0);
-  if (is_supervised) return start_train_ranks(line, words, std::move(lock));
+  if (is_supervised) return start_train_ranks(line, args, std::move(lock));
   lock.reset();                                          // the only rank, in this process, takes it
   const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
   if (is_started) install_stacks_handler();              // its launcher asks where it hangs
@@ -157,7 +157,7 @@ int run_train(std::vector<std::string> words) {
 void add_train_command(CLI::App* program, int* exit_code) {
   CLI::App* app = program->add_subcommand("train", "train a model; without arguments, a small one on generated data");
   app->set_help_flag();       // ours lists all arguments
-  app->prefix_command(true);  // the remaining words are TrainingArguments, described elsewhere
+  app->prefix_command(true);  // the remaining arguments are TrainingArguments, described elsewhere
   app->callback([app, exit_code] { *exit_code = run_train(app->remaining()); });
 }
 

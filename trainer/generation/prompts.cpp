@@ -14,7 +14,7 @@ namespace concord {
 namespace {
 
 using nlohmann::json;
-constexpr uint64_t kLargestConfig = 16 << 20;
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
 
 Prompt parse_prompt(std::string_view line, bool chat, const std::string& place) {
   const json record = parse_json(line, place);
@@ -33,7 +33,7 @@ Prompt parse_prompt(std::string_view line, bool chat, const std::string& place) 
 std::vector<int64_t> eos_of(const std::filesystem::path& file) {
   std::error_code ignored;
   if (!std::filesystem::exists(file, ignored)) return {};
-  const json config = parse_json(InputFile(file.string()).read(kLargestConfig, "a configuration"), file.string());
+  const json config = parse_json(InputFile(file.string()).read(kMaxConfigBytes, "a configuration"), file.string());
   if (!config.is_object() || !config.contains("eos_token_id")) return {};
   const json& value = config["eos_token_id"];
   std::vector<int64_t> ids;

@@ -37,7 +37,7 @@ RerunObservation observed(int bits) {
   return {(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
 }
 
-// Whatever is observed: at most four computations until the verdict, which stays; and no device is blamed for weights
+// Whatever is observed: at most four computations until the verdict, which stays; and no device is suspects for weights
 // that differ.
 TEST(Rerun, EverySequenceOfObservationsEndsWithAVerdict) {
   constexpr int kObservations = 32, kSteps = 5;
@@ -106,19 +106,19 @@ TEST(Rerun, HealthyDevicesAreNotBlamedForTheirBatches) {
 // On one device, in its own batch, in the other one or in both; whatever batches are not finite by themselves.
 TEST(Rerun, ADeviceThatMakesNumbersThatAreNotFiniteIsBlamed) {
   for (size_t devices = 2; devices <= 5; ++devices) {
-    for (size_t guilty = 0; guilty < devices; ++guilty) {
+    for (size_t faulty = 0; faulty < devices; ++faulty) {
       for (int bad = 0; bad < 1 << devices; ++bad) {
         for (int where = 1; where < 4; ++where) {
           std::vector<ExchangeResult> results = healthy(devices, bad);
           bool is_visible = false;  // a batch that is finite elsewhere
-          for (const auto& [bit, result] : {std::pair{1, &results[guilty].own}, std::pair{2, &results[guilty].next}}) {
+          for (const auto& [bit, result] : {std::pair{1, &results[faulty].own}, std::pair{2, &results[faulty].next}}) {
             if (!(where & bit)) continue;
             is_visible |= result->finite;
             *result = {7, false};
           }
           if (!is_visible) continue;
-          EXPECT_EQ(judge_exchange(results, false), std::vector{static_cast<int64_t>(guilty)});
-          EXPECT_EQ(judge_exchange(results, true), std::vector{static_cast<int64_t>(guilty)});
+          EXPECT_EQ(judge_exchange(results, false), std::vector{static_cast<int64_t>(faulty)});
+          EXPECT_EQ(judge_exchange(results, true), std::vector{static_cast<int64_t>(faulty)});
         }
       }
     }
@@ -127,18 +127,18 @@ TEST(Rerun, ADeviceThatMakesNumbersThatAreNotFiniteIsBlamed) {
 
 TEST(Rerun, ADeviceThatMakesOtherBitsIsBlamedWhereItsNeighboursAgree) {
   for (size_t devices = 2; devices <= 5; ++devices) {
-    for (size_t guilty = 0; guilty < devices; ++guilty) {
+    for (size_t faulty = 0; faulty < devices; ++faulty) {
       std::vector<ExchangeResult> results = healthy(devices, 0);
-      results[guilty].own.bits = 7;
-      std::vector<int64_t> blamed = judge_exchange(results, true);
-      EXPECT_EQ(blamed.size(), 2u) << "one batch on two devices: either of them";
-      EXPECT_TRUE(std::count(blamed.begin(), blamed.end(), guilty) == 1);
-      results[guilty].next.bits = 8;
-      blamed = judge_exchange(results, true);
+      results[faulty].own.bits = 7;
+      std::vector<int64_t> suspects = judge_exchange(results, true);
+      EXPECT_EQ(suspects.size(), 2u) << "one batch on two devices: either of them";
+      EXPECT_TRUE(std::count(suspects.begin(), suspects.end(), faulty) == 1);
+      results[faulty].next.bits = 8;
+      suspects = judge_exchange(results, true);
       if (devices == 2) {
-        EXPECT_EQ(blamed, (std::vector<int64_t>{0, 1})) << "two batches on two devices";
+        EXPECT_EQ(suspects, (std::vector<int64_t>{0, 1})) << "two batches on two devices";
       } else {
-        EXPECT_EQ(blamed, std::vector{static_cast<int64_t>(guilty)});
+        EXPECT_EQ(suspects, std::vector{static_cast<int64_t>(faulty)});
       }
       EXPECT_TRUE(judge_exchange(results, false).empty()) << "their bits differ on one device too";
     }

@@ -5,7 +5,7 @@
 namespace concord {
 
 bool SpikeWindow::is_spike(double value) const {
-  if (factor_ <= 0 || values_.size() < kLeast) return false;
+  if (factor_ <= 0 || values_.size() < kMinValues) return false;
   std::vector<double> sorted = values_;
   const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());

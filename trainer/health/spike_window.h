@@ -11,7 +11,7 @@ namespace concord {
 class SpikeWindow {
  public:
   static constexpr size_t kSize = 100;
-  static constexpr size_t kLeast = 10;  // number of values before which nothing is a spike
+  static constexpr size_t kMinValues = 10;  // with fewer values in the window nothing is a spike
 
   explicit SpikeWindow(double factor) : factor_(factor) {}  // 0: disabled
 

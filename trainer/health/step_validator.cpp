@@ -109,7 +109,7 @@ void StepValidator::watch_losses(StepAttempt* attempt) {
 }
 
 // Completes a repetition, without an update.
-void StepValidator::reduce_and_measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt) {
+void StepValidator::reduce_grads_and_norm(const std::vector<MicroBatch>& batches, StepAttempt* attempt) {
   sum_losses(*attempt);
   reduce_grads(parts_, batches, attempt);
   measure(parts_, attempt);
@@ -142,7 +142,7 @@ StepValidator::Repetition StepValidator::repeat(const StepInputs& inputs, Findin
   job_.rng().restore(inputs.rng);
   Repetition again{.attempt = forward_backward(parts_, inputs.batches, /*defer_reduction=*/true), .local = {}};
   again.local = examine(again.attempt, finding->step);
-  reduce_and_measure(inputs.batches, &again.attempt);
+  reduce_grads_and_norm(inputs.batches, &again.attempt);
   finding->repeated = numbers_of(again.attempt);
   again.symptom = symptom_of(again.attempt, finding->repeated) != Symptom::none;
   return again;
@@ -201,7 +201,7 @@ StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& fin
   if (finding.exchanged) {  // the gradients belong to a different batch
     job_.rng().restore(inputs.rng);
     result = forward_backward(parts_, inputs.batches);
-    reduce_and_measure(inputs.batches, &result);
+    reduce_grads_and_norm(inputs.batches, &result);
   }
   accept(finding.repeated);
   return result;

@@ -54,7 +54,7 @@ class StepValidator final : public StepCheck {
   Numbers numbers_of(const StepAttempt& attempt) const;
   Symptom symptom_of(const StepAttempt& attempt, const Numbers& numbers) const;
   void sum_losses(const StepAttempt& attempt);
-  void reduce_and_measure(const std::vector<MicroBatch>& batches, StepAttempt* attempt);
+  void reduce_grads_and_norm(const std::vector<MicroBatch>& batches, StepAttempt* attempt);
   Local examine(const StepAttempt& attempt, int64_t number) const;
   Repetition repeat(const StepInputs& inputs, Finding* finding);
   void look_for_damage(Finding* finding) const;

@@ -169,14 +169,14 @@ class HttpService:
                     self.deliver(batch)
                 except Refused as error:
                     self.lost += len(batch)
-                    note(f"the server refuses {len(batch)} metrics: {error}")
+                    note(f"the server rejects {len(batch)} metrics: {error}")
                 del self.waiting[:len(batch)]
             if self.is_silent:
                 note("the server answers again")
             self.is_silent = False
         except (OSError, Refused, KeyError, TypeError) as error:
             if not self.is_silent:
-                note(f"{self.address} cannot be used ({error}); training goes on, and it is tried again")
+                note(f"{self.address} cannot be used ({error}); training continues; retrying")
             self.is_silent, self.next_try = True, time.monotonic() + self.RETRY
 
 

@@ -1,6 +1,6 @@
-// A CANN of a few lines, for unit tests of what the simulator does not do: codes that a test chooses, and a
-// log of the calls. Device memory is host memory; streams run immediately.
-// Threads: the current device is a thread's, all else is for one thread.
+// A minimal fake of CANN, for unit tests of cases that the simulator does not cover: a test chooses the result codes,
+// and the calls are logged. Device memory is host memory; streams run work immediately.
+// Threads: one thread; only the current device is per thread.
 #pragma once
 
 #include <cstdlib>
@@ -15,7 +15,7 @@ namespace concord::ascend::testing {
 
 struct FakeState {
   std::vector<std::string> calls;              // by name, in order
-  std::map<std::string, int> answers;          // what a call returns instead of 0
+  std::map<std::string, int> answers;          // results of calls, if not 0
   std::map<std::string, int> answer_to_first;  // like answer_to, for the first call only
   uint32_t devices = 2;
   abi::HcclResult async_error = abi::kHcclSuccess;
@@ -31,7 +31,7 @@ inline FakeState& fake() {
 
 inline thread_local int32_t fake_device = -1;
 
-// Notes the call and says what it returns.
+// Logs a call and returns its result.
 inline int called(const char* name) {
   fake().calls.emplace_back(name);
   if (const auto first = fake().answer_to_first.find(name); first != fake().answer_to_first.end()) {

@@ -38,7 +38,7 @@ void* find_in_runtime(const char* name) {
   return nullptr;
 }
 
-// What |package| says its version is: "2.13.0"; "" if there is no such package. Wheels have a version.py, a separate
+// Returns the version of |package|, "2.13.0"; "" if it is not installed. Wheels have a version.py, a separate
 // libtorch has a build-version.
 std::string version_of(const fs::path& package) {
   std::string plain;
@@ -54,7 +54,8 @@ std::string version_of(const fs::path& package) {
 
 bool is_too_old(const std::string& version) {
   int major = 0, minor = 0;
-  if (std::sscanf(version.c_str(), "%d.%d", &major, &minor) != 2) return false;  // unknown: the linker will tell
+  if (std::sscanf(version.c_str(), "%d.%d", &major, &minor) != 2)
+    return false;  // unknown: linking will fail if it is too old
   return major < kMinMajor || (major == kMinMajor && minor < kMinMinor);
 }
 

@@ -120,7 +120,7 @@ void start_python(const std::string& torch_folder, Packages packages) {
   const std::string text = packages == Packages::kStub ? replaced(kStubs, "TORCH_FILE", quoted(torch / "__init__.py"))
                                                        : replaced(kImports, "PACKAGES", quoted(torch.parent_path()));
   const int code = python.run(text.c_str(), nullptr);
-  python.save_thread();  // or libtorch's autograd refuses to wait while this thread holds Python's lock
+  python.save_thread();  // libtorch's autograd does not wait on a thread that holds Python's lock
   if (code != 0) throw std::runtime_error("Python could not import torch and torch_npu; its messages are above");
 }
 

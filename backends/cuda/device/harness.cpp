@@ -25,7 +25,7 @@ struct Failed : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What the command line says; a worker is this program started again for one rank of one case.
+// Options of the command line; a worker is this program, started again for one rank of one case.
 struct HarnessOptions {
   std::string plugin;
   std::string filter;

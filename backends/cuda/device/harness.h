@@ -1,5 +1,5 @@
-// The frame of the device test: cases run in fresh processes, so that one that crashes, hangs or breaks CUDA's context
-// affects no other. Needs nothing but the plugin's shared library.
+// The harness of the device test. Each case runs in new processes, so that a case that crashes, hangs or breaks CUDA's
+// context does not affect the others. Needs only the plugin's shared library.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace concord::device {
 
-// The context of a case: the opened plugin and the rank. Calls go through check(), which ends the case.
+// The context of a case: the opened plugin and the rank. Pass the status of every call to check().
 class Case {
  public:
   Case(const sdk::TestHost& opened, int own_rank, int ranks, std::string files)
@@ -21,9 +21,9 @@ class Case {
   void check(concord_status status, const char* call, concord_status wanted = CONCORD_STATUS_OK) const;
   void require(bool holds, const std::string& what) const;
 
-  // A communicator of all ranks of the case. |name| has to be another one each time.
+  // Creates a communicator of all ranks of the case. |name| must differ between calls.
   concord_comm connect(const std::string& name, int64_t timeout_ms) const;
-  // Rank 0 lets the others go; they wait for it, alive and silent.
+  // Barrier without the plugin: the other ranks wait until rank 0 calls it.
   void release_the_others() const;
 
   concord_stream new_stream() const;
@@ -49,7 +49,7 @@ class Case {
   void* upload(const void* data, int64_t bytes) const;
   void download(void* to, const void* from, int64_t bytes) const;
 
-  std::string files_;  // what the names of this case's files begin with
+  std::string files_;  // prefix of the names of this case's files
 };
 
 struct NamedCase {
@@ -58,7 +58,7 @@ struct NamedCase {
   std::function<void(Case&)> body;
 };
 
-// Runs the cases that the command line asks for; returns the exit code.
+// Runs the cases that the command line selects; returns the exit code.
 int run_cases(int argc, char** argv, const std::vector<NamedCase>& cases);
 
 }  // namespace concord::device

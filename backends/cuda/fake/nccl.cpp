@@ -129,7 +129,7 @@ class Stay {
   Shared comm_;
 };
 
-// A kernel: does |work| with the peers. One that cannot finish stays on the device until it is told to stop.
+// A kernel: does |work| with the peers. A kernel that cannot finish stays on the device until it is stopped.
 template <class Work>
 ncclResult_t launch(ncclComm* handle, cudaStream_t stream, Work work) {
   const Shared comm = shared(handle);

@@ -1,4 +1,4 @@
-// Streams of the fake runtime: a thread and a queue each.
+// Streams of the fake runtime; each has a thread and a queue.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,23 +14,23 @@ namespace fake {
 
 using Work = std::function<void()>;
 
-inline constexpr int kQueueLength = 1024;  // about CUDA's own
+inline constexpr int kQueueLength = 1024;  // about the length of CUDA's
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   static std::shared_ptr<Stream> start();
 
-  // Queues |work|, or takes it down while a capture is on. Waits: while the queue is full, as CUDA does.
+  // Queues |work|, or records it during a capture. Waits: while the queue is full, like CUDA.
   void push(Work work);
   void wait_idle();
   bool idle();
-  // The thread ends when the queue is empty.
+  // Makes the thread exit when the queue is empty.
   void close();
 
   void begin_capture();
-  // Something was done that cannot be captured: the end will fail. True if a capture is on.
+  // Invalidates the capture in progress, so that end_capture() fails; returns false if there is no capture.
   bool spoil_capture();
-  // False if it was invalidated.
+  // Returns false if the capture was invalidated.
   bool end_capture(std::vector<Work>* out_work);
   bool capturing();
 

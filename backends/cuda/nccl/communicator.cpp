@@ -189,7 +189,8 @@ void Communicator::finish(const char* call, ncclResult_t result) {
   check();
   if (result == ncclSuccess) return;
   std::string detail = who_ + ": " + describe(nccl_, result, call, handle());
-  if (status_of(result) == CONCORD_STATUS_INVALID_ARGUMENT) sdk::invalid(std::move(detail));  // refused, not broken
+  if (status_of(result) == CONCORD_STATUS_INVALID_ARGUMENT)
+    sdk::invalid(std::move(detail));  // an invalid call does not break the communicator
   const std::lock_guard lock(mutex_);
   fail(status_of(result), std::move(detail));
   sdk::fail(failure_, failure_detail_);
@@ -306,7 +307,7 @@ void Communicator::mark_what_is_queued(Clock::time_point now) {
   if (queued == marked_ || stream == kNoStream || failed()) return;
   if (marks_.empty()) waiting_since_ = now;  // before the calls: they may not come back
   const cudaError_t error = record_mark(stream, now);
-  if (error != cudaSuccess) cudaGetLastError();  // a broken context: the streams themselves say so to who waits
+  if (error != cudaSuccess) cudaGetLastError();  // a broken context: waiting on the streams reports it
   if (error != cudaErrorStreamCaptureUnsupported) marked_ = queued;  // else next time: nothing runs yet
   if (marks_.empty()) waiting_since_ = kNever;
 }

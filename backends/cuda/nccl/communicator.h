@@ -1,25 +1,25 @@
-// One rank's end of an NCCL communicator, with what NCCL lacks: a bound on every wait and one failure that sticks.
+// A rank's NCCL communicator, extended by a timeout for every wait and by a failure that persists.
 //
-// How nothing waits forever. NCCL queues kernels that wait for their peers on the device; a peer that is gone or never
-// joins leaves them waiting, and with them every stream and host thread that depends on them. So the guard (guard.h)
-// calls tick() and watch() of each communicator a few times a second, each from its own thread. A tick
-//   - asks NCCL for errors of its own threads (a closed connection is a lost peer);
-//   - marks, by an event, what was queued since the last tick, and looks which marks were reached. A mark that is not
-//     reached timeout_ms after it was recorded, with no mark before it reached in that time either, is a TIMEOUT: the
-//     device has made no progress on this communicator's stream for that long.
-// The queue of a stream is finite: after a stuck kernel it fills up, and then every thread that queues something blocks
-// inside CUDA, also the one that records a mark. So the verdict belongs to watch(), which calls nothing of CUDA's and
-// waits for no lock that is held during such a call. A watch
-//   - looks how long the oldest mark, or the recording of one, has been waiting;
-//   - looks whether a host thread is inside the same NCCL call for that long (the first use of a connection waits for
-//     the peer on the host): a TIMEOUT as well.
-// A failure is kept, NCCL's communicator is aborted on a thread of its own (aborting waits for kernels to leave), the
-// kernels end, the waiting streams continue, and the stream's next synchronize and every later call return the failure.
-// The operation itself pays two atomic counters for this, and no event.
+// Timeouts. NCCL queues kernels that wait for their peers on the device; if a peer is lost or never joins, they wait
+// forever, and with them every stream and host thread that depends on them. So the guard (guard.h) calls tick() and
+// watch() of each communicator a few times a second, each from its own thread. A tick
+//   - asks NCCL for errors of its threads (a closed connection is a lost peer);
+//   - records an event, a mark, after the operations queued since the last tick, and queries earlier marks. If for
+//     timeout_ms after a mark was recorded neither it nor an earlier mark is reached, the device has made no progress
+//     on this communicator's stream: a TIMEOUT.
+// The queue of a stream is finite: after a stuck kernel it fills up, and then every thread that queues work blocks
+// inside CUDA, also the one that records a mark. So timeouts are detected by watch(), which does not call CUDA and
+// takes no lock that is held during such a call. A watch
+//   - checks how long the oldest mark, or the recording of one, has been waiting;
+//   - checks whether a host thread has been inside the same NCCL call for timeout_ms (the first use of a connection
+//     waits for the peer on the host): a TIMEOUT as well.
+// On a failure NCCL's communicator is aborted on a separate thread (aborting waits for kernels to exit), the kernels
+// exit, the waiting streams continue, and the stream's next synchronize and every later call return the failure. The
+// cost for an operation is two atomic counters and no event.
 //
-// Why set-up has two steps: bounded waiting needs a communicator that NCCL calls non-blocking, but every operation of
-// such a one starts a thread (NCCL 2.24 and later). So the ranks meet in a non-blocking one, split the real, blocking
-// one off it, and drop the first.
+// Set-up has two steps. Timeouts during set-up need a communicator in NCCL's non-blocking mode, but in that mode every
+// operation starts a thread (NCCL 2.24 and later). So the ranks join a non-blocking communicator, split the blocking
+// one that is used from it, and destroy the first.
 //
 // Threads: operations one at a time; abort, error, tick and watch from any thread, also during an operation.
 #pragma once
@@ -48,13 +48,15 @@ class Communicator {
   static std::unique_ptr<Communicator> join(const Nccl& nccl, int32_t device, int32_t world, int32_t rank,
                                             const ncclUniqueId& id, const sdk::CommConfig& config);
 
-  // The communicator of |ranks| of this one, or null for a caller that gives none. Waits: for all ranks of this one.
+  // Returns a communicator of |ranks|, a subset of this one's; null if |ranks| is empty, because this rank takes no
+  // part. Every rank of this one calls it. Waits: for all of them.
   std::unique_ptr<Communicator> split(const int32_t* ranks, int32_t count, const sdk::CommConfig& config);
 
-  // Waits: until its queued operations have ended, or failed. Called before the guard lets go of it.
+  // Waits: until the queued operations are done or have failed. Call before Guard::remove().
   void drain() noexcept;
 
-  // Waits: a little for NCCL to release it, which it may do later on its own (it waits for peers on the same machine).
+  // Waits: briefly, for NCCL to release its communicator; if peers on the same machine delay that, it is released later
+  // on another thread.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -72,7 +74,7 @@ class Communicator {
     note(stream);
   }
 
-  // Throws the failure if there is one. For operations that have nothing to queue.
+  // Throws the failure if there is one. For operations that queue nothing.
   void check();
 
   void abort();
@@ -86,27 +88,27 @@ class Communicator {
   void report(concord_stream stream);
   // Called before |stream| is destroyed.
   void forget(concord_stream stream);
-  // Work that may hold operations of this communicator, for example a graph, was queued on |stream|.
+  // Call after work that may hold operations of this communicator, for example a graph, was queued on |stream|.
   void note(concord_stream stream);
 
-  // How many communicators of this process have failed and still live. Cheap: for checking quickly that there is
-  // nothing to report.
+  // Returns the number of communicators of this process that have failed and still live. Cheap: a quick check that no
+  // failure must be reported.
   static int32_t failures() { return failures_.load(std::memory_order_acquire); }
 
  private:
-  // NCCL's communicator and who is inside it. It outlives the Communicator where NCCL takes long to let go.
+  // NCCL's communicator, with a count of the calls to it. Outlives the Communicator if NCCL takes long to release it.
   struct Link {
     Link(const Nccl& library, ncclComm_t comm) : nccl(library), handle(comm) {}
     const Nccl& nccl;
     ncclComm_t handle;
-    ncclComm_t child = nullptr;      // where NCCL writes what is split off, also after a caller has given up
+    ncclComm_t child = nullptr;      // NCCL writes the result of a split here, also after the caller's timeout
     std::atomic<uint64_t> calls{0};  // odd while a thread is inside an operation
     std::mutex mutex;
     std::condition_variable changed;
     bool ended CONCORD_GUARDED_BY(mutex) = false;
   };
 
-  // A thread's stay inside an operation.
+  // Counts a thread as inside an operation while it lives.
   class Inside {
    public:
     explicit Inside(Communicator& communicator);
@@ -139,7 +141,7 @@ class Communicator {
   // The following need mutex_.
   void fail(concord_status status, std::string detail);
   void look_at_nccl(Clock::time_point now);
-  // Whether something has not got on for the timeout less |slack|.
+  // Whether a mark or a host call has waited for longer than the timeout less |slack|.
   bool overdue(Clock::time_point now, Clock::duration slack);
 
   // The following need marks_mutex_.
@@ -164,17 +166,17 @@ class Communicator {
   std::atomic<Clock::time_point> waiting_since_{kNever};  // the oldest mark, or the recording of one; kNever: no mark
   std::atomic<Clock::time_point> progress_{kNever};       // when a mark was last seen reached
 
-  std::mutex mutex_;  // guards what follows; never held during a call of CUDA's
+  std::mutex mutex_;  // guards what follows; never held during a call to CUDA
   concord_status failure_ CONCORD_GUARDED_BY(mutex_) = CONCORD_STATUS_OK;
   std::string failure_detail_ CONCORD_GUARDED_BY(mutex_);
-  std::vector<concord_stream> streams_ CONCORD_GUARDED_BY(mutex_);  // those that have not been told of a failure
+  std::vector<concord_stream> streams_ CONCORD_GUARDED_BY(mutex_);  // streams that have not reported the failure
   uint64_t seen_call_ CONCORD_GUARDED_BY(mutex_) = 0;               // the odd value of calls when it was first seen
   Clock::time_point seen_call_at_ CONCORD_GUARDED_BY(mutex_);
 
-  std::mutex marks_mutex_;  // guards what follows; held during calls of CUDA's, and never together with mutex_
+  std::mutex marks_mutex_;  // guards what follows; held during calls to CUDA, and never together with mutex_
   std::deque<Mark> marks_ CONCORD_GUARDED_BY(marks_mutex_);
   std::vector<cudaEvent_t> spare_events_ CONCORD_GUARDED_BY(marks_mutex_);
-  uint64_t marked_ CONCORD_GUARDED_BY(marks_mutex_) = 0;  // of queued_
+  uint64_t marked_ CONCORD_GUARDED_BY(marks_mutex_) = 0;  // value of queued_ at the last mark
 };
 
 }  // namespace concord::cuda

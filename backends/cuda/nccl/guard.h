@@ -1,6 +1,6 @@
-// The guard of the live communicators of the process, see communicator.h: two threads that visit each of them a few
-// times a second, one for ticks, which may get stuck inside CUDA, and one for watches, which abort what is stuck. They
-// run while there is a communicator. The CUDA calls of a tick disturb no capture: it is in the relaxed capture mode.
+// The guard of the process's live communicators, see communicator.h: two threads that visit each of them a few times a
+// second, one for ticks, which may block inside CUDA, and one for watches, which abort blocked communicators. They run
+// while there is a communicator. Ticks do not disturb a capture: their thread is in CUDA's relaxed capture mode.
 // Threads: any thread, any time.
 #pragma once
 
@@ -21,7 +21,8 @@ class Rounds {
   explicit Rounds(Visit visit) : visit_(visit) {}
 
   void add(Communicator* communicator);
-  // Afterwards no visit touches it. Waits: for a visit in progress, and for the thread to end if it was the last one.
+  // When it returns, no visit uses |communicator|. Waits: for a visit in progress, and for the thread's exit if it was
+  // the last communicator.
   void remove(Communicator* communicator);
 
   // Calls |body| for each; it may throw. Waits: for a round in progress.
@@ -39,17 +40,17 @@ class Rounds {
   std::mutex mutex_;  // guards what follows, and held during visits; taken before a communicator's own
   std::condition_variable_any changed_;
   std::vector<Communicator*> members_ CONCORD_GUARDED_BY(mutex_);
-  bool woken_ CONCORD_GUARDED_BY(mutex_) = false;  // a member came: its period may be shorter
+  bool woken_ CONCORD_GUARDED_BY(mutex_) = false;  // a member was added, whose period may be shorter
   std::jthread thread_;
 };
 
 class Guard {
  public:
   void add(Communicator* communicator);
-  // Afterwards the guard does not touch it. Waits: for a tick in progress, which the watches bound.
+  // When it returns, the guard does not use |communicator|. Waits: for a tick in progress, whose time watches bound.
   void remove(Communicator* communicator);
 
-  // Calls |body| for each; it may throw. Waits: as remove.
+  // Calls |body| for each; it may throw. Waits: like remove().
   template <class Body>
   void for_each(Body&& body) {
     ticks_.for_each(body);

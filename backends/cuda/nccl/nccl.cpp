@@ -84,10 +84,10 @@ concord_status status_of(ncclResult_t result) {
 }
 
 std::string describe(const Nccl& nccl, ncclResult_t result, const char* call, ncclComm_t comm) {
-  const char* words = nccl.ncclGetErrorString(result);
+  const char* message = nccl.ncclGetErrorString(result);
   const char* last = nccl.ncclGetLastError(comm);
   std::string sentence = sdk::text("%s failed with %d, %s: %s", call, static_cast<int>(result), name_of(result),
-                                   words != nullptr ? words : "no words");
+                                   message != nullptr ? message : "no message");
   if (last != nullptr && last[0] != '\0') sentence += sdk::text("; NCCL's last error: %s", last);
   while (!sentence.empty() && sentence.back() == '\n') sentence.pop_back();
   return sentence;

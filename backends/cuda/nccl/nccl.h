@@ -1,9 +1,8 @@
-// NCCL, looked up at run time, and its result codes as the ABI's.
+// Looks up NCCL at run time, and translates its result codes to those of the ABI.
 //
-// The plugin does not link NCCL: it has to be the one that libtorch_cuda uses, because two of them in a process fight
-// over the device. Where it is looked for, in this order: already in the process; the setting cuda.nccl (a path);
-// next to the libtorch that is in the process (or that CONCORD_TORCH names), where libtorch_cuda will find it too; the
-// dynamic linker's own search.
+// The plugin does not link NCCL: it must use the NCCL of libtorch_cuda, because two copies in a process contend for the
+// device. The first of these is used: the one already in the process; the setting cuda.nccl (a path); the one next to
+// the process's libtorch (or the one that CONCORD_TORCH names), which libtorch_cuda finds too; the dynamic linker's.
 // Threads: load once, at the plugin's opening; the table is constant after that.
 #pragma once
 
@@ -23,19 +22,19 @@ struct Nccl {
 #undef CONCORD_REQUIRED
 #undef CONCORD_OPTIONAL
 
-  int version = 0;  // as ncclGetVersion writes it: 22809
+  int version = 0;  // in the form of ncclGetVersion: 22809
   std::string path;
 };
 
-// "2.28.9".
+// Returns "2.28.9" for 22809.
 std::string version_text(int version);
 
-// Finds NCCL and fills the table. UNAVAILABLE with every place tried, or with the version if it is not supported.
+// Finds NCCL and fills the table. Throws UNAVAILABLE, with every path tried, or with a version that is not supported.
 Nccl load_nccl();
 
 concord_status status_of(ncclResult_t result);
 
-// "ncclAllReduce failed with 3, ncclInternalError: internal error; NCCL's last error: ...". |comm| may be null.
+// Returns "ncclAllReduce failed with 3, ncclInternalError: internal error; NCCL's last error: ...". |comm| may be null.
 std::string describe(const Nccl& nccl, ncclResult_t result, const char* call, ncclComm_t comm);
 
 // Throws if |result| is neither success nor "in progress".

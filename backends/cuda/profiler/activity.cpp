@@ -147,10 +147,10 @@ void Activities::disable() noexcept {
 
 void Activities::check(CUptiResult result, const char* call) const {
   if (result == CUPTI_SUCCESS) return;
-  const char* words = nullptr;
-  cupti_.cuptiGetResultString(result, &words);
-  sdk::fail(CONCORD_STATUS_VENDOR_ERROR,
-            sdk::text("%s failed with %d, %s", call, static_cast<int>(result), words != nullptr ? words : "no words"));
+  const char* message = nullptr;
+  cupti_.cuptiGetResultString(result, &message);
+  sdk::fail(CONCORD_STATUS_VENDOR_ERROR, sdk::text("%s failed with %d, %s", call, static_cast<int>(result),
+                                                   message != nullptr ? message : "no message"));
 }
 
 // The two clocks are read together a few times; what was read within the shortest time is the most exact.
@@ -204,7 +204,7 @@ void Activities::read(uint8_t* buffer, size_t valid) {
 
 void Activities::add(concord_activity_kind kind, const char* name, uint32_t device, uint32_t stream, uint64_t begin,
                      uint64_t end) {
-  if (begin == 0 || end < begin) return;  // CUPTI's way to say that it has not finished
+  if (begin == 0 || end < begin) return;  // CUPTI's mark of unfinished work
   if (records_.size() >= kMaxRecords) {
     ++dropped_;
     return;

@@ -1,8 +1,8 @@
 // The activity extension: CUPTI's activity API, which records every kernel, copy and fill with start and end.
 //
-// CUPTI is not linked: most machines that train have none, and one that a profiler or libtorch has loaded must be the
-// one that is used. It is looked for at the first start: already in the process; the setting cuda.cupti (a path); next
-// to libtorch, where pip installs it; the dynamic linker's own search; the CUDA Toolkit in /usr/local/cuda.
+// CUPTI is not linked: many machines do not have it, and if a profiler or libtorch has loaded one, that one must be
+// used. The first start uses the first of these: the one already in the process; the setting cuda.cupti (a path); the
+// one next to libtorch, where pip installs it; the dynamic linker's; the CUDA Toolkit's in /usr/local/cuda.
 // Threads: start and stop one at a time; CUPTI delivers buffers on its own thread.
 #pragma once
 
@@ -29,7 +29,7 @@ struct Cupti {
   decltype(&::cuptiGetResultString) cuptiGetResultString = nullptr;
 };
 
-// One per process: CUPTI's callbacks are plain functions.
+// Records activities. There is one per process, because CUPTI's callbacks are plain functions.
 class Activities {
  public:
   void start();
@@ -40,7 +40,7 @@ class Activities {
     concord_activity_kind kind;
     uint32_t device, stream;
     const std::string* name;  // in names_
-    uint64_t begin, end;      // of CUPTI's clock
+    uint64_t begin, end;      // times of CUPTI's clock
   };
 
   static void CUPTIAPI give_buffer(uint8_t** out_buffer, size_t* out_bytes, size_t* out_records) noexcept;

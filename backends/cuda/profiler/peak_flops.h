@@ -1,5 +1,5 @@
-// Peak FLOP/s of dense matrix products according to NVIDIA's data sheets; a multiply and add count as two. The runtime
-// does not report them, so they are in a table by device name. Pure.
+// Peak FLOP/s of dense matrix products according to NVIDIA's data sheets; a multiply-add counts as two. The runtime
+// does not report them, so they are looked up by device name. Pure.
 #pragma once
 
 #include <string_view>
@@ -12,8 +12,8 @@ struct PeakFlops {
   double f16 = 0;
 };
 
-// |name| as cudaGetDeviceProperties gives it ("NVIDIA H100 80GB HBM3"). Zeros for a device that is not in the table,
-// and for a slice of one (MIG).
+// |name| is that of cudaGetDeviceProperties ("NVIDIA H100 80GB HBM3"). Returns zeros for an unknown device and for a
+// part of one (MIG).
 PeakFlops peak_flops_of(std::string_view name);
 
 }  // namespace concord::cuda

@@ -1,4 +1,4 @@
-// Helpers of the tests on the fake: the opened plugin, ranks as threads, device buffers, the fake NCCL's switches.
+// Helpers of tests on the fake CUDA: the opened plugin, ranks as threads, device buffers, the fake NCCL's switches.
 #pragma once
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@
 
 namespace concord::cuda {
 
-// The plugin on the fake, opened once.
+// Returns the plugin, opened once, on the fake CUDA.
 inline const sdk::TestHost& fake_host() {
   static const sdk::TestHost* host = [] {
     setenv("FAKE_CUDA_DEVICES", "2", 1);
@@ -24,7 +24,7 @@ inline const sdk::TestHost& fake_host() {
   return *host;
 }
 
-// A function of the fake NCCL (or another library) that the plugin has loaded, by its name in control.h.
+// Looks up a function of control.h by name in the fake NCCL, or another library, that the plugin has loaded.
 template <class Function>
 Function* fake_control(const char* name, const char* path = FAKE_NCCL_PATH) {
   fake_host();
@@ -70,7 +70,7 @@ inline void run_ranks(int32_t world, int64_t timeout_ms, const RankBody& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Device memory with |values| in it.
+// Device memory that holds |values|.
 template <class T>
 class DeviceArray {
  public:

@@ -21,10 +21,10 @@ uint64_t Attendant::add(UcxPort* port, int events) {
   return last_;
 }
 
-// A port that the attendant drives at this moment is handed over when that has ended: it holds the mutex.
-void Attendant::hand_over(uint64_t number, int events, bool to_attendant) {
+// Waits while the attendant drives the port: it holds the mutex.
+void Attendant::set_driver(uint64_t number, int events, bool to_attendant) {
   const std::lock_guard lock(mutex_);
-  ports_[number].ours = to_attendant;
+  ports_[number].is_driven_here = to_attendant;
   watch(number, events, to_attendant);
 }
 
@@ -40,7 +40,7 @@ void Attendant::run() {
     if (::epoll_wait(epoll_, &event, 1, -1) != 1) continue;
     const std::lock_guard lock(mutex_);
     const auto found = ports_.find(event.data.u64);
-    if (stopped_ || found == ports_.end() || !found->second.ours) continue;
+    if (stopped_ || found == ports_.end() || !found->second.is_driven_here) continue;
     found->second.port->drain();
     watch(found->first, found->second.port->events(), true);
   }

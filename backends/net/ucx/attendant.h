@@ -1,4 +1,4 @@
-// The thread that drives idle ports.
+// The thread that drives ports while their owners do not.
 #pragma once
 
 #include <sys/epoll.h>
@@ -11,14 +11,15 @@ namespace concord::net {
 
 class UcxPort;
 
-// Drives the ports that nobody else drives. One thread, which sleeps while nothing comes, for as long as the process.
+// Drives ports whose owners do not, because peers may need an answer. It has one thread, which lives as long as the
+// process and sleeps until an event arrives.
 class Attendant {
  public:
   static Attendant& here() {
     static auto* const one = new Attendant();
     return *one;
   }
-  // When the process exits: UCX's own handlers come next, and nobody may be inside UCX then.
+  // Called at exit: UCX's own exit handlers come next, and no thread may be inside UCX then.
   static void stop() {
     const std::lock_guard lock(here().mutex_);
     here().stopped_ = true;
@@ -27,23 +28,24 @@ class Attendant {
     const std::lock_guard lock(mutex_);
     return stopped_;
   }
-  // Ports are known by numbers: one that was removed is not found any more.
+  // Returns the number by which the other calls identify |port|. |events|: its event descriptor.
   uint64_t add(UcxPort* port, int events);
   void remove(uint64_t number, int events);
-  // The port is the caller's, or this thread's; it has been drained then.
-  void hand_over(uint64_t number, int events, bool to_attendant);
+  // Sets whether this thread or the caller drives the port, which must have been drained before it is given to the
+  // thread.
+  void set_driver(uint64_t number, int events, bool to_attendant);
 
  private:
   Attendant();
   [[noreturn]] void run();
 
   const int epoll_;
-  std::mutex mutex_;  // guards all below; held while a port is driven, so that none is removed meanwhile
+  std::mutex mutex_;  // guards all below; held while a port is driven, so that it is not removed meanwhile
   uint64_t last_ = 0;
   bool stopped_ = false;
-  struct Ward {
+  struct Entry {
     UcxPort* port = nullptr;
-    bool ours = false;
+    bool is_driven_here = false;
   };
   void watch(uint64_t number, int events, bool wanted) const {
     epoll_event event{};
@@ -51,7 +53,7 @@ class Attendant {
     event.data.u64 = number;
     ::epoll_ctl(epoll_, EPOLL_CTL_MOD, events, &event);
   }
-  std::map<uint64_t, Ward> ports_;
+  std::map<uint64_t, Entry> ports_;
 };
 
 }  // namespace concord::net

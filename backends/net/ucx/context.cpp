@@ -11,7 +11,7 @@
 namespace concord::net {
 namespace {
 
-// A fragment with its envelope fits into one segment of UCX's TCP transport, so that UCX never has to assemble any; and
+// A fragment with its envelope fits into one segment of UCX's TCP transport, so that UCX never assembles any; and
 // a slice of a reduction (chain.cpp) into one fragment.
 constexpr const char* kSegment = "288k";
 

@@ -9,23 +9,25 @@
 
 namespace concord::net {
 
-// Fragments from this size on are sent from where they are, without a copy.
+// Fragments of at least this size are sent without a copy.
 inline constexpr int64_t kDirectBytes = 8 << 10;
 
 struct Context {
   ucp_context_h handle = nullptr;
   ucs_status_t status = UCS_OK;
   std::string unusable;  // the chosen interface, if UCX ignores it: peers would wait forever
-  // On TCP, a direct fragment that is done is in the kernel; copied ones, and other networks, need a flush.
+  // Whether a completed zero-copy send has left the process, as on TCP, where the kernel holds the data then. Copied
+  // fragments and other networks need a flush.
   bool done_means_gone = false;
 
   explicit Context(const Opening& opening);
 
-  // Whether |interface| is among the "tcp/eth0", "rc_mlx5/mlx5_0:1", ... that UCX has found, one "resource" each.
+  // Whether |interface| is one of UCX's "resources": "tcp/eth0", "rc_mlx5/mlx5_0:1" and similar.
   bool uses(const std::string& interface) const;
 };
 
-// Lives as long as the process: ports may outlive any owner. |first|: for the first port; all have the same network.
+// Returns the context of the process, which is never destroyed: ports may outlive any owner. |first|: settings of the
+// first port, which creates the context; all ports use the same network.
 const Context& context(const Opening* first = nullptr);
 
 }  // namespace concord::net

@@ -73,7 +73,7 @@ ucs_status_t UcxPort::open(std::span<const Address> sources, std::string* error)
   if (status != UCS_OK) return status;
   for (const int listener : sources.empty() ? std::set<int>() : listeners()) {
     if (before.contains(listener) || !is_part_of_address(listener) || admit_only(listener, sources)) continue;
-    *error = std::string("the kernel refuses a filter for UCX's port (SO_ATTACH_FILTER): ") + std::strerror(errno);
+    *error = std::string("the kernel rejects a filter for UCX's port (SO_ATTACH_FILTER): ") + std::strerror(errno);
     return UCS_ERR_UNSUPPORTED;
   }
   one_at_a_time.unlock();
@@ -240,8 +240,8 @@ void UcxPort::on_error(void* given, ucp_ep_h endpoint, ucs_status_t status) {
 
 // -------------------------------------------------------------------------------------------------------- being driven
 
-// Kept, for as long as the process: nothing moves any more, so nothing touches the memory of failed operations; and
-// UCX 1.13 ends the process if a worker is destroyed while it is about to answer a peer that connects.
+// The worker is kept until the process exits and no longer driven, so that nothing touches the memory of failed
+// operations. UCX 1.13 aborts the process if a worker is destroyed while it is about to answer a peer that connects.
 void UcxPort::retire() {
   static std::mutex mutex;
   static auto* const retired = new std::vector<UcxPort*>();
@@ -252,7 +252,7 @@ void UcxPort::retire() {
 
 void UcxPort::drive(bool mine) {
   if (!mine) drain();
-  Attendant::here().hand_over(number_, events_, !mine);
+  Attendant::here().set_driver(number_, events_, !mine);
 }
 
 void UcxPort::progress(int milliseconds) {
@@ -276,7 +276,7 @@ extern "C" __attribute__((visibility("default"))) concord::net::Port* concord_ne
     if (const std::string& interface = concord::net::context(&opening).unusable; !interface.empty()) {
       std::snprintf(
           error, error_bytes,
-          "UCX cannot use the network interface %s: it has to be in /sys/class/net (mount sysfs in its network "
+          "UCX cannot use the network interface %s: it must be in /sys/class/net (mount sysfs in its network "
           "namespace, as \"ip netns exec\" does) and have an address without a label; UCX_NET_DEVICES chooses "
           "another one",
           interface.c_str());

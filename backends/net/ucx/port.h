@@ -1,12 +1,12 @@
 // Ports on UCX (ucp): active messages with a header, over TCP or whatever network UCX finds on the machine.
 //
-// One context for the process, one worker for a port: communicators share no state, and closing one disturbs no other.
-// An endpoint is made at the first send to a peer. A worker is destroyed only when all peers have left: UCX 1.13 loses
-// messages where one goes while a peer still connects to it (docs/backends.md).
+// The process has one context, and every port its own worker: communicators share no state, and closing one does not
+// disturb the others. An endpoint is created at the first send to a peer. A worker is destroyed only when all peers
+// have left: UCX 1.13 loses messages if a worker is destroyed while a peer connects to it (docs/backends.md).
 //
-// A message goes in fragments, each an active message that is sent eagerly: a rank that has received all it waits for
-// may turn to something else, and no peer then waits for an answer of its. (UCX's rendezvous protocol has them.)
-// A fragment says which part it is of which message of its sender, so nothing depends on the order in which they come.
+// A message is sent as fragments, each an eager active message. UCX's rendezvous protocol is not used: in it the sender
+// waits for an answer of the receiver, which may have received everything it waits for and be busy elsewhere. A
+// fragment's header names its message and its offset, so nothing depends on the order of arrival.
 #pragma once
 
 #include <ucp/api/ucp.h>
@@ -24,7 +24,7 @@
 
 namespace concord::net {
 
-// The header that travels with the data of a fragment.
+// The header of a fragment.
 struct Envelope {
   uint64_t key = 0;   // of the communicator
   uint32_t rank = 0;  // of the sender
@@ -41,7 +41,7 @@ class UcxPort final : public Port {
       : rank_(opening.rank), key_(opening.key), peers_(static_cast<size_t>(opening.world)) {}
   ~UcxPort() override;
 
-  // Sets |error| to a message if the cause is not UCX.
+  // Creates the worker. Sets |error| to a message if the cause of a failure is not UCX.
   ucs_status_t open(std::span<const Address> sources, std::string* error);
 
   const std::byte* address() const override { return reinterpret_cast<const std::byte*>(address_); }
@@ -58,7 +58,7 @@ class UcxPort final : public Port {
   void progress(int milliseconds) override;
 
   int events() const { return events_; }
-  // Moves everything, and makes the event descriptor tell of what comes next. For whoever drives the port.
+  // Processes all events and arms the event descriptor for the next one. Called by the thread that drives the port.
   void drain() {
     do {
       while (ucp_worker_progress(worker_) != 0) {
@@ -67,13 +67,13 @@ class UcxPort final : public Port {
   }
 
  private:
-  // A message of which not all has come, or for which there is no receive yet.
+  // A message that has not arrived completely, or for which no receive has been posted.
   struct Arriving {
     Header header;
-    int64_t bytes = -1;  // length of the message; -1: nothing has arrived
-    int64_t come = 0;
-    std::vector<std::byte> copy;  // what came before the receive
-    // The receive.
+    int64_t bytes = -1;           // length of the message; -1: nothing has arrived
+    int64_t come = 0;             // bytes that have arrived
+    std::vector<std::byte> copy;  // data that arrived before the receive was posted
+    // The posted receive.
     std::byte* data = nullptr;
     int64_t wanted = 0;
     Transfer* transfer = nullptr;
@@ -88,7 +88,7 @@ class UcxPort final : public Port {
     std::vector<std::byte> address;
     ucp_ep_h endpoint = nullptr;
     ucs_status_t broken = UCS_OK;
-    bool needs_flush = false;  // something was sent that may be done without having left this process
+    bool needs_flush = false;  // a send may be done whose data has not left this process
     std::array<uint64_t, kLanes> sent{};
     std::array<Incoming, kLanes> incoming;
   };
@@ -112,9 +112,9 @@ class UcxPort final : public Port {
     transfer->why = ucs_status_string(status);
   }
   ucs_status_t connect(Peer& peer);
-  // Whether the peers connect to |listener|: its port is part of the worker's address.
+  // Whether |listener| is the socket that peers connect to: its port is part of the worker's address.
   bool is_part_of_address(int listener) const;
-  // Ends the receive of a message that is complete.
+  // Completes the receive of |message|, which has arrived completely.
   static void deliver(Incoming& incoming, std::map<uint64_t, Arriving>::iterator message);
 
   const int32_t rank_;
@@ -124,7 +124,7 @@ class UcxPort final : public Port {
   ucp_address_t* address_ = nullptr;
   size_t address_bytes_ = 0;
   int events_ = -1;
-  uint64_t number_ = 0;  // with the attendant
+  uint64_t number_ = 0;  // this port's number in the Attendant
   bool closing_ = false;
 };
 

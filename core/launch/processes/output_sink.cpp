@@ -52,7 +52,7 @@ void OutputSink::write_some() {
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && errno == EAGAIN) break;
     if (length < 0) {
-      error_ = fmt::format("cannot write to {} any more ({}); the job continues, but further output there is dropped",
+      error_ = fmt::format("can no longer write to {} ({}); the job continues, but further output there is dropped",
                            name_, std::strerror(errno));
       broken_ = true;
       text_.clear();

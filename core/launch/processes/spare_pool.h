@@ -18,19 +18,19 @@ class SparePool {
  public:
   // |guard| outlives it and has slots for spares, starting at |first_slot|.
   SparePool(int spares, SessionGuard* guard, int first_slot);
-  ~SparePool();  // kills those that are left, and waits for their end
+  ~SparePool();  // kills the remaining spares and waits for their exit
   SparePool(const SparePool&) = delete;
   SparePool& operator=(const SparePool&) = delete;
 
-  // An attempt begins: spares that have died may be started again.
+  // Call when an attempt begins: spares that have died may be started again.
   void renew();
-  // While ranks train: notes which are ready, and starts the next one by |command|, whose environment is that of any
+  // Call while ranks train. Records which spares are ready, and starts the next one with |command|, the command of a
   // rank. If a spare cannot be started, the job continues without it.
   void tick(ProcessCommand command);
   // Turns a spare into a rank with |environment|; returns nullopt if there is no spare.
   std::optional<StartedProcess> take(const std::vector<std::string>& environment);
 
-  bool owns(pid_t process) const;                                       // it is a spare, not a rank
+  bool owns(pid_t process) const;                                       // whether |process| is a spare, not a rank
   void ended(pid_t process);                                            // call before its pid can be reused
   int handed_over() const { return static_cast<int>(handed_.size()); }  // since renew()
 
@@ -49,8 +49,8 @@ class SparePool {
   int first_slot_;
   std::vector<SparePhase> phases_;
   std::vector<Spare> spares_;
-  // Sockets of spares that have become ranks in this attempt. They stay open: a spare that was still loading writes
-  // that it is ready, and a broken connection would discard what it has to read.
+  // Sockets of spares that have become ranks in this attempt. They stay open: a spare that was still loading reports
+  // that it is ready, and a broken connection would discard the environment that it has not read yet.
   std::vector<UniqueFd> handed_;
 };
 

@@ -96,8 +96,8 @@ bool Zygote::is_ready(ProcessCommand command) {
   return receive(&byte, 1, kLoadTime, /*heeds_signals=*/true);
 }
 
-// False: it has ended or is stopped, the time is over, or there is a signal for the launcher. A rank that it forks
-// later cannot answer and ends.
+// Returns false if the zygote has exited or is stopped, on timeout, or if there is a signal for the launcher. A rank
+// that the zygote forks later cannot answer and exits.
 bool Zygote::receive(void* to, size_t bytes, Clock::duration limit, bool heeds_signals) {
   const Clock::time_point end = Clock::now() + limit;
   for (size_t got = 0; got < bytes;) {
@@ -128,7 +128,7 @@ void Zygote::ended() {
   drop();
 }
 
-// It is not wanted any more.
+// Kills the zygote; from now on ranks are started as programs.
 void Zygote::drop() {
   is_wanted_ = false;
   if (process_.pid > 0) {

@@ -19,17 +19,17 @@ class Zygote {
  public:
   // |guard| and |signals| outlive it; |slot| of the guard is its own. Starts nothing.
   Zygote(bool is_wanted, SessionGuard* guard, int slot, const SignalQueue* signals);
-  ~Zygote();  // kills it, and waits for its end
+  ~Zygote();  // kills the process and waits for its exit
   Zygote(const Zygote&) = delete;
   Zygote& operator=(const Zygote&) = delete;
 
-  // A rank that is forked: a child of this process, which must be a subreaper. Nothing: it has to be started. Waits:
-  // the first time until the zygote is ready; not beyond the next signal for the launcher, nor for one that is stopped
-  // (SIGSTOP, a debugger) for as long as a rank may not be.
+  // Forks a rank, a child of this process, which must be a subreaper. Returns nullopt if the rank must be started as a
+  // program. Waits: the first call until the zygote is ready, but only until the next signal for the launcher, or until
+  // the zygote has been stopped (SIGSTOP, a debugger) for HangWatch::kStoppedLimit.
   std::optional<StartedProcess> start(const ProcessCommand& command);
 
   bool owns(pid_t process) const { return process_.pid > 0 && process == process_.pid; }
-  void ended();  // to be called before its number can be reused
+  void ended();  // call when the process has exited, before its pid can be reused
 
  private:
   bool is_ready(ProcessCommand command);
@@ -41,7 +41,7 @@ class Zygote {
   SessionGuard* guard_;
   int slot_;
   const SignalQueue* signals_;
-  StartedProcess process_;  // its output is kept open and not read: ranks that are started instead say the same
+  StartedProcess process_;  // its output stays open and unread: ranks that are started instead print the same errors
   UniqueFd control_;
 };
 

@@ -108,8 +108,8 @@ std::string signal_name(int signal) {
 std::string describe_wait_status(int status) {
   if (WIFEXITED(status)) return fmt::format("exit code {}", WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
-  const char* words = ::sigdescr_np(signal);
-  return fmt::format("killed by {} ({}{})", signal_name(signal), words ? words : "no description",
+  const char* message = ::sigdescr_np(signal);
+  return fmt::format("killed by {} ({}{})", signal_name(signal), message ? message : "no description",
                      WCOREDUMP(status) ? ", core dumped" : "");
 }
 

@@ -27,7 +27,7 @@ const GroupPosition* unfinished_call(const HangEvidence& rank) {
   return nullptr;
 }
 
-// Ranks that have not made the call that |waiting| is in. Those that are silent count: nobody knows where they are.
+// Returns the ranks that have not made the call that |waiting| is in, and the silent ranks: their position is unknown.
 std::vector<int64_t> waits_for(const HangEvidence& waiting, const GroupPosition& call,
                                const std::vector<HangEvidence>& ranks) {
   std::vector<int64_t> found;
@@ -35,7 +35,7 @@ std::vector<int64_t> waits_for(const HangEvidence& waiting, const GroupPosition&
     if (other.rank == waiting.rank) continue;
     const GroupPosition* there = position_in(other, call.group);
     const bool is_silent = !other.positions || is_stopped(other);
-    // A rank without a call in that group yet may not be a member; it is one if nobody else explains the wait.
+    // A rank without a call in that group yet may not be a member; it is taken for one if no other explains the wait.
     if (is_silent || (there != nullptr && there->made <= call.finished)) found.push_back(other.rank);
   }
   return found;

@@ -1,8 +1,8 @@
-// Finds ranks that are silent for longer than they may be, and says who keeps the others waiting.
+// Detects ranks whose heartbeat is overdue, and determines which ranks the others wait for.
 //
 // Example, given const JobBoard& board:
 //   HangWatch watch(board.ranks());
-//   const auto is_stopped = [](int) { return false; };  // as /proc says
+//   const auto is_stopped = [](int) { return false; };  // from /proc
 //   if (watch.look(board, std::chrono::steady_clock::now(), is_stopped)) { /* ask the ranks where they are */ }
 //
 // Threads: plain values.
@@ -21,7 +21,7 @@
 namespace concord {
 
 struct TimedOutRank {
-  int index = 0;  // the rank that was silent first, among those of this machine
+  int index = 0;  // the rank of this machine that has been silent longest
   RankPhase phase{};
   double silent_seconds = 0;
   double limit_seconds = 0;
@@ -31,11 +31,10 @@ class HangWatch {
  public:
   explicit HangWatch(int ranks) : seen_(static_cast<size_t>(ranks)) {}
 
-  // To be called about every kTick. The first rank that is overdue. Only time that was watched counts: a job that was
-  // suspended as a whole (Ctrl-Z, a scheduler, a laptop's lid) is not hung when it goes on. Whatever its limit, a rank
-  // may not be stopped for longer than kStoppedLimit: |is_stopped| is asked of those that have been silent for two
-  // ticks. It is shorter than any limit of silence, since there is nothing to learn about a process that cannot run:
-  // with the answers of the others such a rank is named within a second.
+  // Returns the overdue rank that has been silent longest, if any. Call about every kTick: time in which the launcher
+  // itself was suspended (Ctrl-Z, a scheduler, a laptop's lid) does not count. Calls |is_stopped| for ranks silent for
+  // two ticks; a rank that is stopped for more than kStoppedLimit is overdue whatever its limit. kStoppedLimit is
+  // shorter than all limits of silence, so that a stopped rank is reported within a second.
   std::optional<TimedOutRank> look(const JobBoard& board, std::chrono::steady_clock::time_point now,
                                    const std::function<bool(int index)>& is_stopped);
 

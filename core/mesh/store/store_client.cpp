@@ -108,7 +108,7 @@ std::string StoreClient::lost_text() {
   if (!is_lost_) return "";
   const int error = connection_.error();
   const bool is_unreachable = error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH;
-  return fmt::format("{} any more: {}", is_unreachable ? "cannot be reached" : "does not answer",
+  return fmt::format("{}: {}", is_unreachable ? "can no longer be reached" : "no longer answers",
                      error == 0 ? "it has closed the connection" : std::strerror(error));
 }
 
@@ -124,7 +124,7 @@ StoreClient::Reply StoreClient::call(StoreRequest kind, StoreMessage message, Mi
   }
   if (reply->kind != StoreReply::refused) return std::move(*reply);
   throw Error(CONCORD_STATUS_OUT_OF_MEMORY,
-              fmt::format("the store at {} refused {}: {}", where_, key,
+              fmt::format("the store at {} rejected {}: {}", where_, key,
                           reply->message.texts.empty() ? "" : reply->message.texts.front()));
 }
 

@@ -34,7 +34,7 @@ struct AdapterConfig {
   bool use_rslora = false;  // the scale is alpha / sqrt(r) instead of alpha / r
   // DoRA: the rows of W + scale * B A are scaled to trained lengths.
   bool use_dora = false;
-  // true: A random, B 0. Or pissa, pissa_niter_N, olora (lora_init.h), which change the base weights too. Adapters in
+  // "true": A random, B 0. Or pissa, pissa_niter_N, olora (lora_init.h), which change the base weights too. Adapters in
   // files always apply to unchanged weights.
   std::string init_lora_weights = kPlainInit;
   std::vector<std::string> target_modules;   // names, or kAllLinear alone
@@ -58,14 +58,14 @@ struct LowRankShape {
   double scale;
 };
 
-// Finds a module's pair. Throws ConfigError for numbers out of range and patterns that are not regular
-// expressions.
+// Finds the LoRA rank and scale of each module of a model. The constructor throws ConfigError for numbers out of range
+// and invalid regular expressions.
 class AdapterModules {
  public:
   explicit AdapterModules(AdapterConfig config);
   const AdapterConfig& config() const { return config_; }
-  std::optional<LowRankShape> find(const std::string& module) const;
-  bool saves(const std::string& module) const;  // whether it is trained whole
+  std::optional<LowRankShape> find(const std::string& module) const;  // nullopt: LoRA does not adapt |module|
+  bool saves(const std::string& module) const;                        // whether |module| is in modules_to_save
 
  private:
   AdapterConfig config_;
@@ -73,14 +73,14 @@ class AdapterModules {
   std::vector<std::regex> ranks_, alphas_;
 };
 
-// |config| with kAllLinear replaced by the names that it stands for. |modules| are those of the model that can have a
-// pair, |whole| those that can be trained whole. Throws ConfigError, with the modules there are, where a name or the
-// pattern matches none of them, and for a module that is both.
+// Returns |config| with kAllLinear replaced by module names. |modules|: the model's modules that LoRA can adapt;
+// |whole|: those that can be in modules_to_save. Throws ConfigError, listing the modules, if a name or the pattern
+// matches none, or if a module is both a target and in modules_to_save.
 AdapterConfig with_targets(AdapterConfig config, const std::vector<std::string>& modules,
                            const std::vector<std::string>& whole = {});
 
-// |targets| of a user: kAllLinear, names, and regular expressions (what contains one of \ ( ) [ ] * + ? | ^ $), which
-// become one pattern.
+// Stores the user's |targets| in |config|: kAllLinear, names, or regular expressions (texts with one of
+// \ ( ) [ ] * + ? | ^ $), which are combined into target_pattern.
 void set_targets(const std::vector<std::string>& targets, AdapterConfig* config);
 
 // Parses |json|, the text of |file|. Unknown keys are ignored. Throws ConfigError, with the file, the key and the
@@ -90,9 +90,9 @@ AdapterConfig read_adapter_config(const std::filesystem::path& folder);
 bool has_adapter(const std::filesystem::path& folder);
 // Returns the base name of the weight files in |folder|: an adapter's or a model's.
 std::string weights_stem(const std::filesystem::path& folder);
-// As it is in files: where pairs begin as a part of the weights, a plain one of twice the rank with the same scale.
+// Returns the config to store in files: for pissa and olora a plain LoRA of twice the rank with the same scale.
 AdapterConfig saved_form(AdapterConfig config);
-// As peft writes it; |config| is in the form of files.
+// Returns adapter_config.json as peft writes it. |config| must be a saved_form().
 std::string to_json(const AdapterConfig& config);
 
 // Returns the folder of the base model that the adapter in |folder| was trained on: its base_model_name_or_path,

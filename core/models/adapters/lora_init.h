@@ -29,23 +29,24 @@ PairValues pair_from_weight(const at::Tensor& weight, const std::string& init, L
 
 class LoraInit {
  public:
-  // Sets the pairs among |parameters|, those of this rank's chunks, and takes them off the weights. Every rank calls
-  // it; each computes some, and all of a stage get the same. Waits: for them.
+  // Sets A and B among |parameters|, which are those of this rank's chunks, and subtracts scale B0 A0 from the weights.
+  // Every rank calls it: each rank of a stage computes some of its modules and broadcasts them to the others. Waits:
+  // for the ranks of the stage.
   void compute(std::span<Parameter* const> parameters, const AdapterModules& adapter, ParallelContext& context,
                int64_t seed);
 
-  // A pair's parameter as it is in files, with the values there or with room for them.
+  // Returns A or B in its form for files, of twice the rank. room_for() allocates it uninitialised.
   Parameter in_file(const Parameter& own) const;
   static Parameter room_for(const Parameter& own);
-  // Takes the values that were read into room_for(own). The first call also sets the initial values; call subtract()
-  // after all of them.
+  // Sets |own| from |read|, a room_for(own) with values. The first call also sets the initial values; call subtract()
+  // after all parameters are set.
   void take(const Parameter& read, Parameter& own);
   bool is_known() const { return !values_.empty(); }
   // Subtracts the initial scale B0 A0 from the weights. Call only once.
   void subtract(std::span<Parameter* const> parameters, const AdapterModules& adapter, const ShardPlace& place);
 
  private:
-  std::map<const Parameter*, at::Tensor> values_;  // at the beginning, of this rank's part of A and B
+  std::map<const Parameter*, at::Tensor> values_;  // initial values of this rank's part of A and B
 };
 
 }  // namespace concord

@@ -50,17 +50,17 @@ struct DeepseekDefaults {
   int64_t first_k_dense_replace;
 };
 
-// All that can be read, by name.
+// Returns all supported families, sorted by name.
 std::span<const Family* const> all_families();
 
-// The rule of Qwen's files: use_sliding_window switches windows on, layer_types says for which layers; without it those
-// that |windowed| says of a layer and max_window_layers: those from there on.
+// Reads Qwen's windows: use_sliding_window enables them; layer_types selects the layers, or if it is missing
+// |windowed|(layer, max_window_layers), by default the layers starting at max_window_layers.
 using WindowRule = std::function<bool(int64_t layer, int64_t max_window_layers)>;
 bool from_max_window_layers(int64_t layer, int64_t max_window_layers);
 void read_qwen_windows(const ConfigReader& read, ModelConfig& model,
                        const WindowRule& windowed = from_max_window_layers);
-// The windows of Gemma and GPT-OSS: sliding_window, |window| if it is missing, for the layers of layer_types, and for
-// all but every |pattern|th if that is missing.
+// Reads the windows of Gemma and GPT-OSS: their size is sliding_window, by default |window|; layer_types selects the
+// layers, by default all except every |pattern|th.
 void read_alternating_windows(const ConfigReader& read, ModelConfig& model, int64_t window, int64_t pattern);
 // Defaults that differ between versions of Gemma. A cap of 0 disables it, even if the file sets one for scores.
 struct GemmaDefaults {

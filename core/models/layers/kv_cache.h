@@ -1,15 +1,15 @@
 // The keys and values of the tokens that a chunk's layers have seen, for generating one token after another.
 //
 // A row is a sequence. The first step has all tokens of the prompts, padded at the end to the longest; every later step
-// one token per row. Rows have lengths of their own, which are on the device only, so a step never waits for it. What
-// padding left in the cache is overwritten by the row's next tokens and not seen before that.
+// one token per row. The lengths of the rows differ and exist on the device only, so a step never waits for it. Padding
+// of the first step is overwritten by the row's next tokens, and no query attends to it before.
 //
 // Steps of one token all work on the same tensors: lengths, keys, values and states are changed in place, never
 // replaced, so that a step can be recorded and replayed (core/torch/graphed_callable.h).
 //
 // Memory: 2 x layers x rows x capacity x kv_heads x head_dim elements, allocated once, in the first step. Layers with a
-// sliding window keep all tokens too; those with a gated delta net have a state of fixed size instead. Threads: one at
-// a time, the one that computes.
+// sliding window keep all tokens too; layers with a gated delta net have a state of fixed size instead. Threads: the
+// computing thread only.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,8 +26,8 @@ namespace concord {
 // The new tokens of all rows, on the device.
 struct NewTokens {
   at::Tensor ids;     // int64 [B, S]; S > 1 in the first step only
-  at::Tensor counts;  // int64 [B]: how many of the S are the row's; the others are padding. 0 after the first step: the
-                      // row has ended, its logits mean nothing
+  at::Tensor counts;  // int64 [B]: number of the row's tokens among the S; the others are padding. 0 after the first
+                      // step: the row has ended, and its logits are meaningless
 };
 
 class KvCache {
@@ -40,28 +40,29 @@ class KvCache {
     int64_t kv_heads = 0;  // of this rank
     int64_t head_dim = 0;
   };
-  // |angles| [capacity, r] are rope's of all positions. |options|: type and device of the keys.
+  // |angles| [capacity, r]: rope's angles of all positions. |options|: type and device of the keys.
   KvCache(const Sizes& sizes, LayerAngles angles, const at::TensorOptions& options);
 
   const Sizes& sizes() const { return sizes_; }
-  int64_t longest() const { return longest_; }  // tokens of the longest row so far, its padding in the first step too
+  int64_t longest() const { return longest_; }  // tokens of the longest row so far, with its padding in the first step
 
-  // From now on steps of one token do the same work whatever the lengths: attention is given all of the capacity.
+  // Makes all later steps of one token do the same work, whatever the lengths: attention reads the whole capacity.
   void make_steps_equal() { has_equal_steps_ = true; }
 
-  // A step: begin, then each layer's attend, then end. Throws Error for tokens that do not fit; that a row which still
-  // gets tokens is not full is for the caller to see to, who knows the lengths.
+  // A step is begin(), each layer's attend(), then end(). Throws Error if the tokens exceed the capacity. The caller,
+  // which knows the lengths, must ensure that rows which still receive tokens are not full.
   void begin(const NewTokens& tokens);
   // Returns the angles of the new tokens: [S, 1, r], or [1, B, r] if rows are at different positions.
   LayerAngles angles() const;
-  // Keeps |k| and |v| [B, S, kv_heads, n], of layer |number| of the model, and returns what |q| [B, S, heads, n] sees.
+  // Appends |k| and |v| [B, S, kv_heads, n] to the cache of layer |number| of the model, and returns the attention of
+  // |q| [B, S, heads, n] to all its tokens.
   at::Tensor attend(int64_t number, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                     const AttentionOptions& options);
   void end();
 
   // State of a layer without keys (gated delta net); undefined at first.
   struct LayerState {
-    at::Tensor inputs;  // [B, K - 1, channels]: the last ones of its convolution
+    at::Tensor inputs;  // [B, K - 1, channels]: the last inputs of its convolution
     at::Tensor state;   // [B, heads, n, m]
   };
   const LayerState& state_of(int64_t number) const { return states_[index_of(number)]; }

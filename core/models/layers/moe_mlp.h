@@ -1,11 +1,10 @@
-// The second half of a layer with experts: x -> sum of the MLPs of the experts that a token chose, times their weights,
-// and of the shared expert, all of norm(x).
+// The MLP of a layer with experts: x -> the weighted sum of the MLPs of the experts that the router chose for a token,
+// plus the shared expert, all applied to norm(x).
 //
-// Tokens are routed where they are between layers. The experts' inner size is split over the expert-tensor-parallel
-// group (etp): each of its ranks sees all tokens of the group and computes summands of their results, as in the MLP of
-// a dense layer. Experts themselves are split over the expert-parallel group (ep): rows for those of another rank are
-// sent there and come back (core/parallel/moe_dispatch.h). What runs on the rows of an expert (run_experts) knows
-// nothing about where they came from.
+// Each rank routes its own tokens. The experts' inner size is split over the expert-tensor-parallel group (etp): each
+// of its ranks processes all tokens of the group and computes summands of their results, as in a dense MLP. Experts are
+// split over the expert-parallel group (ep): rows for experts on another rank are sent there and come back
+// (core/parallel/moe_dispatch.h). run_experts() is independent of this dispatch.
 #pragma once
 
 #include <optional>
@@ -19,7 +18,7 @@ namespace concord {
 
 class MoeMlp {
  public:
-  // The experts of layer |number| of the model. |context| has to outlive it and every backward.
+  // Uses the parameters of layer |number| of the model. |context| must outlive this object and every backward.
   MoeMlp(const LayerContext& context, int64_t number);
   // Returns the residual stream with this layer's output as its pending branch. The branch pending in |stream| has been
   // added.

@@ -1,6 +1,6 @@
-// The 8-bit layers of a chunk, and with delayed scaling what they remember from step to step: for the input, the weight
-// and the gradient of each layer the largest absolute values of the last steps, over all ranks that have the layer, so
-// that they are the same under any layout of tensor, context and data parallelism. Threads: one at a time.
+// FP8 state of a chunk's linear layers. With delayed scaling it holds the amax history of each layer's input, weight
+// and gradient: the largest absolute values of the last steps, reduced over all ranks that hold the layer, and so equal
+// under every layout of tensor, context and data parallelism. Threads: one at a time.
 #pragma once
 
 #include <memory>
@@ -16,25 +16,25 @@ namespace concord {
 
 class Fp8Layers {
  public:
-  // Throws ConfigError for a format or recipe that there is not.
+  // Throws ConfigError for an unknown format or recipe.
   Fp8Layers(const Fp8Args& args, c10::Device device);
 
-  // The layer of weight |name|, for as long as this lives. All of them are added before the first step.
+  // Adds the layer whose weight is |name|; the pointer is valid as long as this object. Call before the first step.
   Fp8Layer* add(const std::string& name);
   bool empty() const { return layers_.empty(); }
-  // Whether passes scale by what earlier steps have seen. The kernels of those that do not are others.
+  // Whether passes scale by the history. Passes before the first step scale by the current tensors, with other kernels.
   bool has_history() const { return has_history_; }
 
-  // Weights have changed, or may have.
+  // Drops the FP8 copies of the weights. Call after the weights may have changed.
   void forget_weights();
-  // Whether the inputs of later passes count; in passes of training.
+  // Sets whether the amax values of inputs are recorded, as in training, in the passes that follow.
   void count_inputs(bool count);
-  // Ends a step. |updated| is false if the step was skipped, so that its amax values are dropped. All ranks of |group|,
-  // which are those that have these layers, call it. Waits: for them, as Work::wait does.
+  // Ends a step. |updated| is false if the step was skipped; its amax values are then dropped. Every rank of |group|,
+  // the ranks that hold these layers, calls it. Waits: for them, like Work::wait.
   void end_step(bool updated, ProcessGroup& group);
 
-  // In the files of a checkpoint, fp8.safetensors: "<weight>.amax_history" [steps, 3], newest first. |writes|: this
-  // rank is the one of |group| that does.
+  // Returns the history as stored in a checkpoint's fp8.safetensors: "<weight>.amax_history" [steps, 3], latest first.
+  // |writes|: whether this rank writes the state.
   SavedTensors saved(bool writes) const;
   // Loads the state from the folder of a checkpoint, if it has one. Throws ConfigError, with the tensor, if one is
   // missing or its shape differs.
@@ -55,7 +55,7 @@ class Fp8Layers {
   std::vector<Named> layers_;
   at::Tensor history_;        // [layers, steps, 3]
   at::Tensor amax_, seen_;    // [layers, 3]
-  bool has_history_ = false;  // before that, tensors are scaled by their own
+  bool has_history_ = false;  // false: tensors are scaled by their own amax
 };
 
 }  // namespace concord

@@ -189,7 +189,7 @@ void check_values(const Tensor& labels, const CrossEntropyOptions& options, int6
 }
 
 // Returns the parts of all ranks [ranks, rows, 4].
-Tensor gathered(const Tensor& mine, const VocabShare& share) {
+Tensor gather_parts(const Tensor& mine, const VocabShare& share) {
   if (share.count == 1) return mine.unsqueeze(0);
   const Tensor all = at::empty({share.count, mine.size(0), mine.size(1)}, mine.options());
   share.all_gather(all, mine.contiguous());
@@ -246,7 +246,7 @@ Tensor grad_of(const Backward& b, const CrossEntropyOptions& options, const Colu
 void halves_with_grad(Tensor& logits, Tensor& loss, const Tensor& labels, const Columns& columns,
                       const CrossEntropyOptions& options, const VocabShare& share) {
   const Tensor mine = parts(logits, labels, columns.first, columns.used, options.label_smoothing > 0);
-  const Whole row = whole(gathered(mine, share));
+  const Whole row = whole(gather_parts(mine, share));
   const Tensor counts = labels != options.ignore_index;
   loss.copy_(losses(row, counts, options, columns.vocabulary));
   const at::TensorOptions like = row.log_sum.options();
@@ -325,7 +325,7 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels, con
     const at::Tensor flat_labels = labels.reshape({-1});
     const at::Tensor mine = parts(logits.reshape({-1, logits.size(-1)}), flat_labels, columns.first, columns.used,
                                   options.label_smoothing > 0);
-    const Whole row = whole(gathered(mine, share));
+    const Whole row = whole(gather_parts(mine, share));
     const at::Tensor loss = losses(row, flat_labels != options.ignore_index, options, columns.vocabulary);
     return Forward{loss.view(labels.sizes()), {logits, flat_labels, row.log_sum}};
   };

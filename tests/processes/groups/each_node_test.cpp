@@ -24,40 +24,39 @@ struct Ended {
 
 class EachNode : public TrainResume {
  protected:
-  EachNode() { words_ = run_words("alone", {"--gradient_accumulation_steps", "2"}); }
+  EachNode() { args_ = run_args("alone", {"--gradient_accumulation_steps", "2"}); }
 
   // Starts a machine of the job, with two ranks and the folder |out|.
-  std::unique_ptr<TrainProgram> machine(int node, const std::string& out, const Words& more,
-                                        const std::string& faults) {
+  std::unique_ptr<TrainProgram> machine(int node, const std::string& out, const Args& more, const std::string& faults) {
     ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=a text of more than sixteen characters"}};
     if (!faults.empty()) settings.environment.push_back("CONCORD_FAULTS=" + faults);
-    const Words place = {"--nproc",
-                         "2",
-                         "--nnodes",
-                         "2",
-                         "--node_rank",
-                         std::to_string(node),
-                         "--master_addr",
-                         "127.0.0.1",
-                         "--master_port",
-                         std::to_string(port_.port()),
-                         "--output_dir",
-                         path(out),
-                         "--save_on_each_node"};
-    return std::make_unique<TrainProgram>(words_ + place + more, settings);
+    const Args place = {"--nproc",
+                        "2",
+                        "--nnodes",
+                        "2",
+                        "--node_rank",
+                        std::to_string(node),
+                        "--master_addr",
+                        "127.0.0.1",
+                        "--master_port",
+                        std::to_string(port_.port()),
+                        "--output_dir",
+                        path(out),
+                        "--save_on_each_node"};
+    return std::make_unique<TrainProgram>(args_ + place + more, settings);
   }
   // Runs both machines to the end, with the folders "first" and |second|.
-  std::vector<Ended> run_machines(const Words& more, const std::string& faults = "",
+  std::vector<Ended> run_machines(const Args& more, const std::string& faults = "",
                                   const std::string& second = "second") {
     auto one = machine(0, "first", more, faults), other = machine(1, second, more, faults);
     const int code = one->exit_code(), of_other = other->exit_code();
     return {{code, one->out(), one->err()}, {of_other, other->out(), other->err()}};
   }
-  void expect_run(const Words& more, const std::string& faults = "") {
+  void expect_run(const Args& more, const std::string& faults = "") {
     for (const Ended& each : run_machines(more, faults)) ASSERT_EQ(each.code, 0) << each.err;
   }
   // Returns the error that both report.
-  std::string refusal_of_both(const Words& more, const std::string& second = "second") {
+  std::string refusal_of_both(const Args& more, const std::string& second = "second") {
     std::string said;
     for (const Ended& each : run_machines(more, "", second)) {
       EXPECT_GT(each.code, 0) << each.err;
@@ -65,12 +64,12 @@ class EachNode : public TrainResume {
     }
     return said;
   }
-  void run_alone(const Words& more) {
-    TrainProgram program(words_ + Words{"--nproc", "4"} + more);
+  void run_alone(const Args& more) {
+    TrainProgram program(args_ + Args{"--nproc", "4"} + more);
     ASSERT_EQ(program.exit_code(), 0) << program.err();
   }
-  static int concord(const Words& words) {
-    RunningProcess process(Words{LAUNCH_PROGRAM} + words);
+  static int concord(const Args& args) {
+    RunningProcess process(Args{LAUNCH_PROGRAM} + args);
     const int status = process.wait();
     EXPECT_TRUE(WIFEXITED(status)) << process.err();
     return WEXITSTATUS(status);
@@ -92,17 +91,17 @@ class EachNode : public TrainResume {
   }
 
   const HeldPort port_;
-  Words words_;
+  Args args_;
 };
 
 TEST_F(EachNode, SavesEverythingAndResumesFromWhatAllOfThemHave) {
-  const Words tp = {"--tensor_model_parallel_size", "2"};
+  const Args tp = {"--tensor_model_parallel_size", "2"};
   run_alone(tp);
-  expect_run(tp + Words{"--exit_interval", "7"});
+  expect_run(tp + Args{"--exit_interval", "7"});
   expect_whole_and_same("checkpoint-5");
   expect_whole_and_same("checkpoint-7");
   fs::remove_all(path("second/checkpoint-7"));
-  const Words again = tp + Words{"--resume_from_checkpoint", "true"};
+  const Args again = tp + Args{"--resume_from_checkpoint", "true"};
   const std::vector<Ended> resumed = run_machines(again);
   for (const Ended& each : resumed) ASSERT_EQ(each.code, 0) << each.err;
   EXPECT_THAT(resumed[0].out, AllOf(HasSubstr("first/checkpoint-5, after step 5"), HasSubstr("on each machine")));
@@ -141,9 +140,9 @@ TEST_F(EachNode, SavesEverythingAndResumesFromWhatAllOfThemHave) {
 // Without tensor parallelism, in the training type, synchronously; the best checkpoint is kept in addition to the
 // latest.
 TEST_F(EachNode, KeepsTheBestAndTheNewestAfterARestart) {
-  words_ = run_words(
-      "alone", {"--bf16", "--save_total_limit", "1", "--load_best_model_at_end", "--eval_data", path("data.jsonl"),
-                "--eval_strategy", "steps", "--eval_steps", "5", "--async_save", "false", "--learning_rate", "1"});
+  args_ = run_args("alone",
+                   {"--bf16", "--save_total_limit", "1", "--load_best_model_at_end", "--eval_data", path("data.jsonl"),
+                    "--eval_strategy", "steps", "--eval_steps", "5", "--async_save", "false", "--learning_rate", "1"});
   run_alone({});
   expect_run({"--max_restarts", "1", "--memory_checkpoint_steps", "0"}, "kill:3@7+0");
   const auto names = [&](const std::string& out) {
@@ -160,15 +159,15 @@ TEST_F(EachNode, KeepsTheBestAndTheNewestAfterARestart) {
 }
 
 TEST_F(EachNode, RefusesWhatItCannotWrite) {
-  const auto words = [&](const Words& more) {
+  const auto refusal_of_first = [&](const Args& more) {
     auto one = machine(0, "first", more, "");
     EXPECT_EQ(one->exit_code(), 2);
     return one->err();
   };
-  EXPECT_THAT(words({"--tensor_model_parallel_size", "4"}),
+  EXPECT_THAT(refusal_of_first({"--tensor_model_parallel_size", "4"}),
               AllOf(HasSubstr("machine 0 (ranks 0-1) has 2 of the 4 parts of the model"),
                     HasSubstr("tensor_model_parallel_size 4"), HasSubstr("save_on_each_node to false")));
-  EXPECT_THAT(words({"--use_distributed_optimizer"}), HasSubstr("set use_distributed_optimizer to false"));
+  EXPECT_THAT(refusal_of_first({"--use_distributed_optimizer"}), HasSubstr("set use_distributed_optimizer to false"));
   EXPECT_THAT(refusal_of_both({}, "first"),
               AllOf(HasSubstr("is the same folder on the machine of rank"), HasSubstr("save_on_each_node to false")));
   EXPECT_FALSE(fs::exists(path("first/metrics.jsonl")));

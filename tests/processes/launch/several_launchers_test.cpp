@@ -20,17 +20,17 @@ using ::testing::Not;
 class SeveralLaunchers : public TrainResume {
  protected:
   // Starts the launcher of machine |node|, with one rank of two, in a job of 12 steps with checkpoints after 5 and 10.
-  std::unique_ptr<TrainProgram> launcher(int node, const Words& more = {}, const std::string& faults = "") {
+  std::unique_ptr<TrainProgram> launcher(int node, const Args& more = {}, const std::string& faults = "") {
     ProcessSettings settings{.environment = {"CONCORD_JOB_TOKEN=" + token_}};
     if (!faults.empty()) settings.environment.push_back("CONCORD_FAULTS=" + faults);
-    if (words_.empty()) words_ = run_words("out", ranks(1, 4 / machines_));  // once: it writes the data
-    const Words place = {"--nnodes",       std::to_string(machines_),
-                         "--node_rank",    std::to_string(node),
-                         "--master_addr",  "127.0.0.1",
-                         "--master_port",  std::to_string(port_.port()),
-                         "--max_restarts", "2",
-                         "--async_save",   "false"};
-    return std::make_unique<TrainProgram>(words_ + place + more, settings);
+    if (args_.empty()) args_ = run_args("out", ranks(1, 4 / machines_));  // once: it writes the data
+    const Args place = {"--nnodes",       std::to_string(machines_),
+                        "--node_rank",    std::to_string(node),
+                        "--master_addr",  "127.0.0.1",
+                        "--master_port",  std::to_string(port_.port()),
+                        "--max_restarts", "2",
+                        "--async_save",   "false"};
+    return std::make_unique<TrainProgram>(args_ + place + more, settings);
   }
   // Then a rank pauses, for less than what counts as a hang: time in which to kill a launcher.
   bool has_saved() {
@@ -64,7 +64,7 @@ class SeveralLaunchers : public TrainResume {
 
   const std::string token_ = "a text of more than sixteen characters";
   const HeldPort port_;
-  Words words_;
+  Args args_;
   int machines_ = 2;
 };
 
@@ -84,7 +84,7 @@ TEST_F(SeveralLaunchers, GoOnTogetherAfterARankIsKilled) {
 
 // Each launcher has its own, for its own ranks. Late: spares are loaded when the job trains.
 TEST_F(SeveralLaunchers, TheirSparesBecomeRanks) {
-  const Words spares = {"--max_steps", "200", "--save_steps", "100", "--spares", "1"};
+  const Args spares = {"--max_steps", "200", "--save_steps", "100", "--spares", "1"};
   auto first = launcher(0, spares, "kill:1@190+0");
   auto second = launcher(1, spares, "kill:1@190+0");
   ASSERT_EQ(first->exit_code(), 0) << first->err();
@@ -138,9 +138,9 @@ TEST_F(SeveralLaunchers, ASpareMachineTakesThePlaceOfOneThatIsLost) {
 // machines has a complete one.
 TEST_F(SeveralLaunchers, TheMemoryOfTheOthersHasWhatALostMachineHad) {
   machines_ = 4;
-  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
+  const Args saving = {"--save_steps", "12", "--logging_steps", "1"};
   run("alone", ranks(4, 1) + saving);
-  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
+  const Args memory = saving + Args{"--memory_checkpoint_steps", "3"};
   std::vector<std::unique_ptr<TrainProgram>> launchers;
   for (int node = 0; node < 5; ++node) launchers.push_back(launcher(node, memory, node == 0 ? "delay:0@8+900" : ""));
   EXPECT_TRUE(launchers[4]->process().wait_for_text("this is a spare machine"));
@@ -164,15 +164,15 @@ TEST_F(SeveralLaunchers, EndWhenALauncherDoesNotComeBack) {
 
 // With the memory of the others, and with the name and the attempts of the job.
 TEST_F(SeveralLaunchers, GoOnWithALeaderThatIsStartedAgain) {
-  const Words saving = {"--save_steps", "12", "--logging_steps", "1"};
+  const Args saving = {"--save_steps", "12", "--logging_steps", "1"};
   run("alone", ranks(2, 2) + saving);
-  const Words memory = saving + Words{"--memory_checkpoint_steps", "3"};
+  const Args memory = saving + Args{"--memory_checkpoint_steps", "3"};
   auto first = launcher(0, memory);
   auto second = launcher(1, memory, "delay:1@8+900");
   ASSERT_TRUE(has_done(7));
   first->process().signal(SIGKILL);
   EXPECT_TRUE(second->process().wait_for_text("waiting up to 60 s for it to be started again"));
-  auto third = launcher(0, memory + Words{"--resume_from_checkpoint", "true"});
+  auto third = launcher(0, memory + Args{"--resume_from_checkpoint", "true"});
   ASSERT_EQ(third->exit_code(), 0) << third->err() << second->err();
   EXPECT_EQ(second->exit_code(), 0) << second->err();
   EXPECT_THAT(third->err(), HasSubstr("continuing the job of machine 1"));
@@ -183,10 +183,10 @@ TEST_F(SeveralLaunchers, GoOnWithALeaderThatIsStartedAgain) {
 }
 
 TEST_F(SeveralLaunchers, RejectAnEtcdThatTheyCannotUse) {
-  const Words etcd = {"--rdzv_backend", "etcd", "--rdzv_endpoint", "127.0.0.1:1"};
-  EXPECT_THAT(refusal(etcd + Words{"--nproc", "2"}),
+  const Args etcd = {"--rdzv_backend", "etcd", "--rdzv_endpoint", "127.0.0.1:1"};
+  EXPECT_THAT(refusal(etcd + Args{"--nproc", "2"}),
               HasSubstr("--rdzv_id is ''; with --rdzv_backend etcd it must be a name of this job"));
-  EXPECT_THAT(refusal(etcd + Words{"--nproc", "2", "--rdzv_id", "job"}), HasSubstr("add --nnodes and --max_restarts"));
+  EXPECT_THAT(refusal(etcd + Args{"--nproc", "2", "--rdzv_id", "job"}), HasSubstr("add --nnodes and --max_restarts"));
   EXPECT_THAT(refusal({"--nproc", "2", "--rdzv_id", "job"}), HasSubstr("are for etcd; add --rdzv_backend etcd"));
 }
 
@@ -203,7 +203,7 @@ TEST_F(SeveralLaunchers, EndWhenTheirLeaderIsKilled) {
 // The first machine goes on alone, with the same samples.
 TEST_F(SeveralLaunchers, GoOnWithFewerRanks) {
   run_alone();
-  const Words fewer = {"--allow_fewer_ranks", "--rejoin_timeout", "0"};
+  const Args fewer = {"--allow_fewer_ranks", "--rejoin_timeout", "0"};
   auto first = launcher(0, fewer, "delay:0@6+900");
   auto second = launcher(1, fewer);
   ASSERT_TRUE(has_saved());
@@ -317,8 +317,8 @@ TEST_F(SeveralLaunchers, WriteTheInputOfAFirstRunOneAfterTheOther) {
   std::vector<std::unique_ptr<TrainProgram>> launchers;
   for (const char* node : {"0", "1"}) {
     launchers.push_back(std::make_unique<TrainProgram>(
-        Words{"--nproc", "1", "--nnodes", "2", "--node_rank", node, "--master_addr", "127.0.0.1", "--master_port",
-              std::to_string(port_.port()), "--output_dir", path("first"), "--max_steps", "2", "--save_strategy", "no"},
+        Args{"--nproc", "1", "--nnodes", "2", "--node_rank", node, "--master_addr", "127.0.0.1", "--master_port",
+             std::to_string(port_.port()), "--output_dir", path("first"), "--max_steps", "2", "--save_strategy", "no"},
         settings));
   }
   for (auto& one : launchers) {

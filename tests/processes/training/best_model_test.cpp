@@ -28,18 +28,18 @@ class BestModelRun : public TrainResume {
     return path("eval.jsonl");
   }
   // Evaluated on the training data backwards, at a high learning rate: the loss increases after step 6.
-  Words kind(const Words& more = {}) {
-    return Words{"--eval_data",
-                 write_eval([](int i, int t) { return i * 31 + (15 - t) * 7; }),
-                 "--eval_steps",
-                 "2",
-                 "--save_steps",
-                 "2",
-                 "--learning_rate",
-                 "3e-2",
-                 "--lr_scheduler_type",
-                 "constant",
-                 "--load_best_model_at_end"} +
+  Args kind(const Args& more = {}) {
+    return Args{"--eval_data",
+                write_eval([](int i, int t) { return i * 31 + (15 - t) * 7; }),
+                "--eval_steps",
+                "2",
+                "--save_steps",
+                "2",
+                "--learning_rate",
+                "3e-2",
+                "--lr_scheduler_type",
+                "constant",
+                "--load_best_model_at_end"} +
            more;
   }
   // Returns the steps of all evaluations, best first.
@@ -79,11 +79,11 @@ class BestModelRun : public TrainResume {
 };
 
 TEST_F(BestModelRun, TheFinalModelIsTheBestUnderEveryLayout) {
-  const std::vector<Words> kinds = {
-      ranks(1, 4), ranks(2, 4) + Words{"--tensor_model_parallel_size", "2", "--metric_for_best_model", "eval_loss"},
-      ranks(2, 4) + Words{"--pipeline_model_parallel_size", "2", "--metric_for_best_model", "perplexity"},
-      ranks(2, 2) + Words{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather", "--bf16"}};
-  for (const Words& each : kinds) {
+  const std::vector<Args> kinds = {
+      ranks(1, 4), ranks(2, 4) + Args{"--tensor_model_parallel_size", "2", "--metric_for_best_model", "eval_loss"},
+      ranks(2, 4) + Args{"--pipeline_model_parallel_size", "2", "--metric_for_best_model", "perplexity"},
+      ranks(2, 2) + Args{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather", "--bf16"}};
+  for (const Args& each : kinds) {
     SCOPED_TRACE(::testing::PrintToString(each));
     fs::remove_all(path("out"));
     run("out", kind(each));
@@ -102,12 +102,12 @@ TEST_F(BestModelRun, TheFinalModelIsTheBestUnderEveryLayout) {
 }
 
 TEST_F(BestModelRun, GreaterMayBeBetter) {
-  run("out", kind(ranks(1, 4) + Words{"--greater_is_better", "true"}));
+  run("out", kind(ranks(1, 4) + Args{"--greater_is_better", "true"}));
   expect_best("out", steps_by_loss("out", true).front());
 }
 
 TEST_F(BestModelRun, TheBestCheckpointIsKeptBesidesTheNewest) {
-  run("out", kind(ranks(1, 4) + Words{"--save_total_limit", "1"}));
+  run("out", kind(ranks(1, 4) + Args{"--save_total_limit", "1"}));
   const int64_t best = steps_by_loss("out").front();
   EXPECT_THAT(checkpoints("out"), ElementsAre("checkpoint-12", "checkpoint-" + std::to_string(best)));
   expect_best("out", best);
@@ -115,8 +115,8 @@ TEST_F(BestModelRun, TheBestCheckpointIsKeptBesidesTheNewest) {
 
 // Without load_best_model_at_end the best checkpoint is kept and recorded, and the model is the last one.
 TEST_F(BestModelRun, AMetricAloneKeepsTheBest) {
-  run("out", kind(ranks(1, 4) + Words{"--save_total_limit", "1", "--load_best_model_at_end", "false",
-                                      "--metric_for_best_model", "loss"}));
+  run("out", kind(ranks(1, 4) + Args{"--save_total_limit", "1", "--load_best_model_at_end", "false",
+                                     "--metric_for_best_model", "loss"}));
   const int64_t best = steps_by_loss("out").front();
   EXPECT_EQ(state("out")["best_model_checkpoint"], checkpoint("out", best));
   EXPECT_TRUE(bytes_of(path("out/model/model.safetensors")) == bytes_of(path("out/checkpoint-12/model.safetensors")));
@@ -124,7 +124,7 @@ TEST_F(BestModelRun, AMetricAloneKeepsTheBest) {
 
 // An evaluation that is better than all before but not saved has no checkpoint: the best one before it is kept.
 TEST_F(BestModelRun, OnlyWhatIsSavedCanBeLoaded) {
-  const Words words = kind(ranks(1, 4) + Words{"--eval_steps", "1", "--save_steps", "4", "--learning_rate", "1e-2"});
+  const Args words = kind(ranks(1, 4) + Args{"--eval_steps", "1", "--save_steps", "4", "--learning_rate", "1e-2"});
   write_eval([](int i, int t) { return i * 31 + t * t * 13; });  // replaces the file that kind() has written
   run("out", words);
   std::map<int64_t, double> losses;
@@ -156,7 +156,7 @@ TEST_F(BestModelRun, AResumedRunKnowsTheBestSoFar) {
   for (const char* file : {".concord-run.json", "metrics.jsonl", "eval_metrics.jsonl"}) {
     fs::copy(path("whole") + "/" + file, path("killed"));
   }
-  const Words resumed = kind(ranks(2, 2) + Words{"--resume_from_checkpoint", checkpoint("killed", 8)});
+  const Args resumed = kind(ranks(2, 2) + Args{"--resume_from_checkpoint", checkpoint("killed", 8)});
   for (const char* out : {"elsewhere", "killed"}) {
     run(out, resumed);
     EXPECT_EQ(state(out)["best_global_step"], best);
@@ -164,19 +164,19 @@ TEST_F(BestModelRun, AResumedRunKnowsTheBestSoFar) {
     EXPECT_EQ(state(out)["best_model_checkpoint"], checkpoint("killed", best));
     EXPECT_TRUE(bytes_of(path(out) + "/model/model.safetensors") == bytes_of(path("whole/model/model.safetensors")));
   }
-  run("third", kind(ranks(2, 2) + Words{"--resume_from_checkpoint", checkpoint("elsewhere", 10)}));
+  run("third", kind(ranks(2, 2) + Args{"--resume_from_checkpoint", checkpoint("elsewhere", 10)}));
   EXPECT_EQ(state("third")["best_model_checkpoint"], checkpoint("killed", best));
   // It was removed: the run logs this, and continues.
   fs::remove_all(checkpoint("killed", best));
-  TrainProgram program(run_words("gone", resumed));
+  TrainProgram program(run_args("gone", resumed));
   EXPECT_EQ(program.exit_code(), 0) << program.err();
   EXPECT_THAT(program.err(), HasSubstr("no longer exists"));
   EXPECT_EQ(state("gone")["best_global_step"], best);
 }
 
 TEST_F(BestModelRun, SettingsThatDoNotFitAreRefused) {
-  const auto refused = [&](const Words& more) {
-    TrainProgram program(run_words("out", kind(ranks(1, 4) + more)));
+  const auto refused = [&](const Args& more) {
+    TrainProgram program(run_args("out", kind(ranks(1, 4) + more)));
     EXPECT_EQ(program.exit_code(), 2);
     return program.err();
   };

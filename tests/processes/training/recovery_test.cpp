@@ -17,10 +17,10 @@ using ::testing::HasSubstr;
 class Recovery : public TrainResume {
  protected:
   // Returns the report of `concord chaos` for a run of 24 steps.
-  json chaos(const Words& options, const Words& layout) {
-    Words command =
-        Words{LAUNCH_PROGRAM, "chaos", "--json"} + options + Words{"--", "train"} +
-        run_words("out", layout + Words{"--max_steps", "24", "--save_steps", "10", "--memory_checkpoint_steps", "3"});
+  json chaos(const Args& options, const Args& layout) {
+    Args command =
+        Args{LAUNCH_PROGRAM, "chaos", "--json"} + options + Args{"--", "train"} +
+        run_args("out", layout + Args{"--max_steps", "24", "--save_steps", "10", "--memory_checkpoint_steps", "3"});
     RunningProcess program(command, {.environment = {"OMP_NUM_THREADS=1"}});
     for (int minute = 0; minute < 5 && !poll_until([&] { return program.has_ended(); }); ++minute) {
     }
@@ -45,11 +45,11 @@ class Recovery : public TrainResume {
 // Each of the four ranks once, in steps 5, 11, 16 and 19. If two were lost in adjacent steps, the second could die
 // before the first is detected, and both would be one failure.
 TEST_F(Recovery, LosesRanksOfTensorAndDataParallelGroups) {
-  expect_survived(chaos({"--seed", "28", "--faults", "4", "--kinds", "kill"}, layouts()[12].words), 4, 4);
+  expect_survived(chaos({"--seed", "28", "--faults", "4", "--kinds", "kill"}, layouts()[12].args), 4, 4);
 }
 
 TEST_F(Recovery, LosesRanksOfAPipeline) {
-  expect_survived(chaos({"--seed", "5", "--faults", "3", "--kinds", "kill,delay"}, layouts()[8].words), 3, 1);
+  expect_survived(chaos({"--seed", "5", "--faults", "3", "--kinds", "kill,delay"}, layouts()[8].args), 3, 1);
 }
 
 // In step 15, when the launcher has measured the duration of a step, and in step 2, when it has not.
@@ -65,7 +65,7 @@ TEST_F(Recovery, NamesAndReplacesARankThatIsStopped) {
 TEST_F(Recovery, ShowsWhereARankHangs) {
   expect_survived(chaos({"--seed", "4", "--faults", "1", "--kinds", "hang"}, ranks(2, 2)), 1, 1);
   // In step 2, for which only the first step was measured; before that, by time, in step 1.
-  TrainProgram early(run_words("early", ranks(2, 2) + Words{"--max_restarts", "2", "--save_strategy", "no"}),
+  TrainProgram early(run_args("early", ranks(2, 2) + Args{"--max_restarts", "2", "--save_strategy", "no"}),
                      {.environment = {"CONCORD_FAULTS=kill:0@1ms+0,hang:1@2+0"}});
   EXPECT_EQ(early.exit_code(), 0) << early.err();
   EXPECT_THAT(early.err(), AllOf(HasSubstr("restart 2 of 2"), HasSubstr("rank 1 is in no call")));
@@ -89,8 +89,8 @@ TEST_F(Recovery, RepeatsWhatCouldNotBeWrittenAndForgetsANan) {
 // If two are lost in adjacent steps, the second may die before the first is detected, or as a former spare, before
 // there are other spares.
 TEST_F(Recovery, SparesBecomeRanks) {
-  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_steps", "250", "--max_restarts", "3", "--spares", "2",
-                                                        "--save_strategy", "no", "--memory_checkpoint_steps", "3"}),
+  TrainProgram job(run_args("out", ranks(2, 2) + Args{"--max_steps", "250", "--max_restarts", "3", "--spares", "2",
+                                                      "--save_strategy", "no", "--memory_checkpoint_steps", "3"}),
                    {.environment = {"CONCORD_FAULTS=kill:1@150+0,kill:0@151+0,kill:0@249+0"}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("2 of 2 ranks were spares"));
@@ -98,9 +98,9 @@ TEST_F(Recovery, SparesBecomeRanks) {
 
 TEST_F(Recovery, ReplacesARankThatIsSlowButNotForEver) {
   const auto run = [&](const std::string& name, const std::string& faults) {
-    TrainProgram job(run_words(name, ranks(2, 2) + Words{"--max_steps", "160", "--logging_steps", "5", "--max_restarts",
-                                                         "3", "--straggler_action", "replace", "--save_strategy", "no",
-                                                         "--memory_checkpoint_steps", "3"}),
+    TrainProgram job(run_args(name, ranks(2, 2) + Args{"--max_steps", "160", "--logging_steps", "5", "--max_restarts",
+                                                       "3", "--straggler_action", "replace", "--save_strategy", "no",
+                                                       "--memory_checkpoint_steps", "3"}),
                      {.environment = {"CONCORD_FAULTS=" + faults}});
     EXPECT_EQ(job.exit_code(), 0) << job.err();
     return job.err();
@@ -124,10 +124,10 @@ TEST_F(Recovery, FindsABitThatHasChangedAndTheRank) {
 TEST_F(Recovery, ChaosRemovesNothingThatItHasNotWritten) {
   fs::create_directories(path("out/reference"));
   std::ofstream(path("out/reference/mine")) << "mine";
-  for (const Words& more : {Words{}, Words{"--overwrite_output_dir"}}) {
+  for (const Args& more : {Args{}, Args{"--overwrite_output_dir"}}) {
     if (!more.empty()) std::ofstream(path("out/recovery.txt")) << "mine";
-    RunningProcess program(Words{LAUNCH_PROGRAM, "chaos", "--faults", "1", "--", "train"} +
-                           run_words("out", ranks(2, 2) + more));
+    RunningProcess program(Args{LAUNCH_PROGRAM, "chaos", "--faults", "1", "--", "train"} +
+                           run_args("out", ranks(2, 2) + more));
     EXPECT_EQ(WEXITSTATUS(program.wait()), 2);
     EXPECT_THAT(program.err(), HasSubstr("choose another folder"));
     EXPECT_EQ(bytes_of(path("out/reference/mine")), "mine");
@@ -137,8 +137,8 @@ TEST_F(Recovery, ChaosRemovesNothingThatItHasNotWritten) {
 
 // The job's launcher leads another session, so the terminal's signals do not reach it.
 TEST_F(Recovery, ChaosEndsItsJobWithIt) {
-  const Words command =
-      Words{LAUNCH_PROGRAM, "chaos", "--", "train"} + run_words("out", ranks(2, 2) + Words{"--max_steps", "100000"});
+  const Args command =
+      Args{LAUNCH_PROGRAM, "chaos", "--", "train"} + run_args("out", ranks(2, 2) + Args{"--max_steps", "100000"});
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGKILL}) {
     RunningProcess program(command, {.environment = {"OMP_NUM_THREADS=1"}});
     const auto has_started = [&] { return processes_with(path("out")).size() > 3; };  // the launcher, its guard, a rank
@@ -158,8 +158,8 @@ TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
     std::string faults;
     for (int i = 0; i < 6; ++i) faults += (i ? "," : "") + std::string("kill:1@") + step + "+0";
     TrainProgram job(
-        run_words(has_saved ? "saved" : "fresh", ranks(2, 2) + Words{"--max_restarts", "2", "--memory_checkpoint_steps",
-                                                                     "0", "--async_save", "false"}),
+        run_args(has_saved ? "saved" : "fresh",
+                 ranks(2, 2) + Args{"--max_restarts", "2", "--memory_checkpoint_steps", "0", "--async_save", "false"}),
         {.environment = {"CONCORD_FAULTS=" + faults}});
     EXPECT_EQ(job.exit_code(), has_saved ? 75 : 1) << job.err();
     EXPECT_THAT(job.err(), HasSubstr("restart 2 of 2"));
@@ -170,7 +170,7 @@ TEST_F(Recovery, GivesUpWithoutProgressAndSaysWhetherToRequeue) {
 // The folder is synced after a checkpoint was renamed. The rank that wrote it is killed before it can report it as
 // complete.
 TEST_F(Recovery, SaysToRequeueWhereTheWriterOfACheckpointIsKilledWhenItIsComplete) {
-  TrainProgram job(run_words("out", ranks(2, 2)),
+  TrainProgram job(run_args("out", ranks(2, 2)),
                    {.environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY, "FILE_FAULTS_UNDER=" + path("out"),
                                     "FILE_FAULTS_NAME=out", "FILE_FAULTS_CALLS=sync", "FILE_FAULTS_ACTION=kill",
                                     "FILE_FAULTS_AT=1", "CONCORD_FLIGHT_FOLDER=" + path("")}});
@@ -181,7 +181,7 @@ TEST_F(Recovery, SaysToRequeueWhereTheWriterOfACheckpointIsKilledWhenItIsComplet
 
 // The same error in every attempt: reported once, with the message of the rank that reports for all.
 TEST_F(Recovery, DoesNotTryAWrongSettingAgain) {
-  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "3"}),
+  TrainProgram job(run_args("out", ranks(2, 2) + Args{"--max_restarts", "3"}),
                    {.environment = {"CONCORD_FAULTS=kill:2@20"}});
   EXPECT_EQ(job.exit_code(), 2) << job.err();
   EXPECT_THAT(job.err(), AllOf(HasSubstr("no restart: exit code 2"), HasSubstr("    | concord: ")));
@@ -192,8 +192,8 @@ TEST_F(Recovery, DoesNotTryAWrongSettingAgain) {
 // The launcher's memory for its ranks is freed with it, even after kill -9.
 TEST_F(Recovery, LeavesNothingInMemory) {
   fs::create_directories(path("memory"));
-  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_steps", "100000", "--max_restarts", "1",
-                                                        "--memory_checkpoint_steps", "1", "--save_strategy", "no"}),
+  TrainProgram job(run_args("out", ranks(2, 2) + Args{"--max_steps", "100000", "--max_restarts", "1",
+                                                      "--memory_checkpoint_steps", "1", "--save_strategy", "no"}),
                    {.environment = {"CONCORD_MEMORY_DIR=" + path("memory")}});
   const auto has_checkpoint = [&] {
     for (const auto& entry : fs::recursive_directory_iterator(path("memory"))) {
@@ -220,8 +220,8 @@ TEST_F(Recovery, LeavesNothingInMemory) {
 // the next steps are delayed.
 TEST_F(Recovery, TriesAgainWhatCouldNotBeKeptInMemory) {
   fs::create_directories(path("memory"));
-  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "1", "--memory_checkpoint_steps", "3",
-                                                        "--save_strategy", "no", "--logging_steps", "1"}),
+  TrainProgram job(run_args("out", ranks(2, 2) + Args{"--max_restarts", "1", "--memory_checkpoint_steps", "3",
+                                                      "--save_strategy", "no", "--logging_steps", "1"}),
                    {.environment = {"CONCORD_MEMORY_DIR=" + path("memory"),
                                     "CONCORD_FAULTS=delay:0@2+0,delay:0@7+0,delay:0@8+0,kill:1@9+0"}});
   ASSERT_TRUE(poll_until([&] { return !fs::is_empty(path("memory")); }));
@@ -234,7 +234,7 @@ TEST_F(Recovery, TriesAgainWhatCouldNotBeKeptInMemory) {
 }
 
 TEST_F(Recovery, SaysWhatToDoWithoutAFolderInMemory) {
-  TrainProgram job(run_words("out", ranks(2, 2) + Words{"--max_restarts", "1"}),
+  TrainProgram job(run_args("out", ranks(2, 2) + Args{"--max_restarts", "1"}),
                    {.environment = {"CONCORD_MEMORY_DIR=" + path("nothing")}});
   EXPECT_EQ(job.exit_code(), 2);
   EXPECT_THAT(job.err(), HasSubstr("set CONCORD_MEMORY_DIR to another folder in memory"));

@@ -16,10 +16,10 @@ class ResumeLayouts : public TrainResume, public ::testing::WithParamInterface<S
 
 TEST_P(ResumeLayouts, LoadWhatThisOneHasSaved) {
   tokens_ = GetParam().tokens;
-  run("saved", GetParam().layout.words + Words{"--max_steps", "5"});
+  run("saved", GetParam().layout.args + Args{"--max_steps", "5"});
   for (const Layout& layout : GetParam().all()) {
     SCOPED_TRACE(layout.name);
-    run(layout.name, layout.words + Words{"--max_steps", "5", "--resume_from_checkpoint", path("saved/checkpoint-5")});
+    run(layout.name, layout.args + Args{"--max_steps", "5", "--resume_from_checkpoint", path("saved/checkpoint-5")});
     expect_same_tensors("saved/checkpoint-5", layout.name + "/checkpoint-5");
     fs::remove_all(path(layout.name));
   }

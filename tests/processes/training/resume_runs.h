@@ -7,7 +7,7 @@ namespace concord::testing_processes {
 
 namespace fs = std::filesystem;
 
-using Words = std::vector<std::string>;
+using Args = std::vector<std::string>;
 
 inline std::string bytes_of(const fs::path& path) {
   std::ostringstream bytes;
@@ -15,35 +15,35 @@ inline std::string bytes_of(const fs::path& path) {
   return bytes.str();
 }
 
-inline Words operator+(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
+inline Args operator+(Args args, const Args& more) {
+  args.insert(args.end(), more.begin(), more.end());
+  return args;
 }
 
 struct Layout {
   std::string name;
-  Words words;  // for 4 samples per step
+  Args args;  // for 4 samples per step
 };
 
-inline Words ranks(int nproc, int accumulation) {
+inline Args ranks(int nproc, int accumulation) {
   return {"--nproc", std::to_string(nproc), "--gradient_accumulation_steps", std::to_string(accumulation)};
 }
 
 // Layouts of 1, 2 and 4 ranks.
 inline std::vector<Layout> layouts() {
-  const Words tp = {"--tensor_model_parallel_size", "2"}, pp = {"--pipeline_model_parallel_size", "2"},
-              cp = {"--context_parallel_size", "2"}, zero = {"--use_distributed_optimizer"},
-              chunks = {"--virtual_pipeline_model_parallel_size", "2"};
+  const Args tp = {"--tensor_model_parallel_size", "2"}, pp = {"--pipeline_model_parallel_size", "2"},
+             cp = {"--context_parallel_size", "2"}, zero = {"--use_distributed_optimizer"},
+             chunks = {"--virtual_pipeline_model_parallel_size", "2"};
   return {{"one", ranks(1, 4)},
-          {"offload", ranks(1, 4) + Words{"--optimizer_cpu_offload", "--optimizer_offload_fraction", "0.5"}},
+          {"offload", ranks(1, 4) + Args{"--optimizer_cpu_offload", "--optimizer_offload_fraction", "0.5"}},
           {"dp2", ranks(2, 2)},
           {"dp2_zero", ranks(2, 2) + zero},
           {"tp2", ranks(2, 4) + tp},
-          {"tp2_sp", ranks(2, 4) + tp + Words{"--sequence_parallel"}},
+          {"tp2_sp", ranks(2, 4) + tp + Args{"--sequence_parallel"}},
           {"pp2", ranks(2, 4) + pp},
-          {"pp2_vpp2", ranks(2, 4) + pp + chunks + Words{"--pipeline_schedule", "interleaved"}},
-          {"pp2_zb_v", ranks(2, 4) + pp + chunks + Words{"--pipeline_schedule", "zb-v"}},
-          {"pp2_custom", ranks(2, 4) + pp + Words{"--pipeline_model_parallel_layout", "E,t|t,t,t,L"}},
+          {"pp2_vpp2", ranks(2, 4) + pp + chunks + Args{"--pipeline_schedule", "interleaved"}},
+          {"pp2_zb_v", ranks(2, 4) + pp + chunks + Args{"--pipeline_schedule", "zb-v"}},
+          {"pp2_custom", ranks(2, 4) + pp + Args{"--pipeline_model_parallel_layout", "E,t|t,t,t,L"}},
           {"cp2", ranks(2, 4) + cp},
           {"dp4_zero", ranks(4, 1) + zero},
           {"tp2_dp2_zero", ranks(4, 2) + tp + zero},
@@ -55,35 +55,35 @@ inline constexpr int kExpertTokens = 250;  // vocabulary of the model of expert_
 
 // Layouts of a model with 4 experts on 1, 2 and 4 ranks: whole experts, split ones, and both, with the other axes.
 inline std::vector<Layout> expert_layouts() {
-  const Words model = {"--model", kGolden + "/hf/qwen2-moe-tiny"}, tp = {"--tensor_model_parallel_size", "2"},
-              pp = {"--pipeline_model_parallel_size", "2"}, ep = {"--expert_model_parallel_size", "2"},
-              etp1 = {"--expert_tensor_parallel_size", "1"}, etp2 = {"--expert_tensor_parallel_size", "2"},
-              zero = {"--use_distributed_optimizer"};
+  const Args model = {"--model", kGolden + "/hf/qwen2-moe-tiny"}, tp = {"--tensor_model_parallel_size", "2"},
+             pp = {"--pipeline_model_parallel_size", "2"}, ep = {"--expert_model_parallel_size", "2"},
+             etp1 = {"--expert_tensor_parallel_size", "1"}, etp2 = {"--expert_tensor_parallel_size", "2"},
+             zero = {"--use_distributed_optimizer"};
   std::vector<Layout> layouts = {
       {"experts_one", ranks(1, 4)},
       {"experts_dp2_ep2", ranks(2, 2) + ep},
-      {"experts_tp2_ep2_etp1", ranks(2, 4) + tp + Words{"--sequence_parallel"} + ep + etp1},
+      {"experts_tp2_ep2_etp1", ranks(2, 4) + tp + Args{"--sequence_parallel"} + ep + etp1},
       {"experts_dp4_ep2_zero", ranks(4, 1) + ep + zero},
       {"experts_dp2_etp2_zero", ranks(2, 2) + etp2 + zero},
       {"experts_pp2_ep2", ranks(4, 2) + pp + ep},
       {"experts_dp4_ep2_etp2", ranks(4, 1) + ep + etp2},
       {"experts_cp2_dp2_ep4_zero",
-       ranks(4, 2) + Words{"--context_parallel_size", "2", "--expert_model_parallel_size", "4"} + zero}};
-  for (Layout& layout : layouts) layout.words = layout.words + model;
+       ranks(4, 2) + Args{"--context_parallel_size", "2", "--expert_model_parallel_size", "4"} + zero}};
+  for (Layout& layout : layouts) layout.args = layout.args + model;
   return layouts;
 }
 
 class TrainResume : public Train {
  protected:
-  Words run_words(const std::string& out, const Words& more) {
-    return words(Words{"--train_data", path("data.jsonl"), "--per_device_train_batch_size", "1", "--max_steps", "12",
-                       "--save_steps", "5", "--logging_steps", "3", "--learning_rate", "1e-3", "--output_dir",
-                       path(out)} +
-                 more);
+  Args run_args(const std::string& out, const Args& more) {
+    return train_args(Args{"--train_data", path("data.jsonl"), "--per_device_train_batch_size", "1", "--max_steps",
+                           "12", "--save_steps", "5", "--logging_steps", "3", "--learning_rate", "1e-3", "--output_dir",
+                           path(out)} +
+                      more);
   }
   // Returns its output.
-  std::string run(const std::string& out, const Words& more) {
-    TrainProgram program(run_words(out, more));
+  std::string run(const std::string& out, const Args& more) {
+    TrainProgram program(run_args(out, more));
     EXPECT_EQ(program.exit_code(), 0) << program.err();
     return program.err();
   }

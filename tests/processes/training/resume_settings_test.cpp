@@ -25,9 +25,9 @@ class ResumeSettings : public TrainResume {
     }
     return path(name);
   }
-  Words resume(const std::string& folder) { return {"--resume_from_checkpoint", path(folder)}; }
-  std::string refused(const Words& more) {
-    TrainProgram program(run_words("refused", more));
+  Args resume(const std::string& folder) { return {"--resume_from_checkpoint", path(folder)}; }
+  std::string refused(const Args& more) {
+    TrainProgram program(run_args("refused", more));
     EXPECT_EQ(program.exit_code(), 2) << program.err();
     EXPECT_FALSE(fs::exists(path("refused")));
     return program.err();
@@ -36,8 +36,8 @@ class ResumeSettings : public TrainResume {
     return nlohmann::json::parse(bytes_of(path(checkpoint) + "/metadata.json"));
   }
 
-  const Words one_ = ranks(1, 4);
-  const Words constant_ = {"--lr_scheduler_type", "constant"};
+  const Args one_ = ranks(1, 4);
+  const Args constant_ = {"--lr_scheduler_type", "constant"};
 };
 
 std::string text_of(int letters) {
@@ -48,13 +48,13 @@ std::string text_of(int letters) {
 
 TEST_F(ResumeSettings, AFinishedRunIsMadeLonger) {
   std::ofstream(path("text.txt")) << text_of(6000);  // 187 samples: less than an epoch in both
-  for (const Words& data : {Words{}, Words{"--train_data", path("text.txt"), "--seq_length", "32"},
-                            Words{"--sequence_packing", "--seq_length", "48"}}) {
-    const Words kind = one_ + constant_ + data + Words{"--tokenizer", "byte", "--logging_steps", "2"};
+  for (const Args& data : {Args{}, Args{"--train_data", path("text.txt"), "--seq_length", "32"},
+                           Args{"--sequence_packing", "--seq_length", "48"}}) {
+    const Args kind = one_ + constant_ + data + Args{"--tokenizer", "byte", "--logging_steps", "2"};
     for (const char* out : {"whole", "short"}) fs::remove_all(path(out));
     run("whole", kind);
-    run("short", kind + Words{"--max_steps", "8"});
-    run("short", kind + Words{"--resume_from_checkpoint", "true"});
+    run("short", kind + Args{"--max_steps", "8"});
+    run("short", kind + Args{"--resume_from_checkpoint", "true"});
     expect_same_tensors("whole/checkpoint-12", "short/checkpoint-12");
     EXPECT_TRUE(bytes_of(path("whole/model/model.safetensors")) == bytes_of(path("short/model/model.safetensors")));
     const auto first = read_steps(path("whole")), second = read_steps(path("short"));
@@ -64,13 +64,13 @@ TEST_F(ResumeSettings, AFinishedRunIsMadeLonger) {
 }
 
 TEST_F(ResumeSettings, ALongerScheduleNeedsItsFlagAndThenFollowsTheLongCurve) {
-  run("long", one_ + Words{"--logging_steps", "1"});
-  run("short", one_ + Words{"--max_steps", "5"});
-  const Words kind = one_ + resume("short/checkpoint-5") + Words{"--logging_steps", "1"};
+  run("long", one_ + Args{"--logging_steps", "1"});
+  run("short", one_ + Args{"--max_steps", "5"});
+  const Args kind = one_ + resume("short/checkpoint-5") + Args{"--logging_steps", "1"};
   EXPECT_THAT(refused(kind),
               AllOf(HasSubstr("end of the curve 5 steps"), HasSubstr("end of the curve 12 steps"),
                     HasSubstr("--override_opt_param_scheduler"), HasSubstr("max_steps, which was 5 and is 12")));
-  run("out", kind + Words{"--override_opt_param_scheduler"});
+  run("out", kind + Args{"--override_opt_param_scheduler"});
   const auto expected = read_steps(path("long")), found = read_steps(path("out"));
   ASSERT_EQ(found.size(), 7u);
   for (size_t i = 0; i < found.size(); ++i) {
@@ -78,20 +78,20 @@ TEST_F(ResumeSettings, ALongerScheduleNeedsItsFlagAndThenFollowsTheLongCurve) {
     EXPECT_EQ(found[i]["learning_rate"], expected[i + 5]["learning_rate"]) << i;
   }
   // From updates to samples: 3 samples more of the warm-up with each step, and the same curve.
-  run("samples", kind + Words{"--override_opt_param_scheduler", "--warmup_samples", "32", "--max_steps", "7"});
+  run("samples", kind + Args{"--override_opt_param_scheduler", "--warmup_samples", "32", "--max_steps", "7"});
   EXPECT_NEAR(read_steps(path("samples")).front()["learning_rate"].get<double>(), 1e-3 * 20 / 32, 1e-12);
 }
 
 // Megatron's order is a shuffle over all epochs of the run.
 TEST_F(ResumeSettings, ALongerRunOverTextIsRefusedWhereItsOrderWouldChange) {
   std::ofstream(path("text.txt")) << text_of(700);  // 21 samples: 5 steps
-  const Words kind =
-      one_ + constant_ + Words{"--train_data", path("text.txt"), "--seq_length", "32", "--tokenizer", "byte"};
-  run("short", kind + Words{"--max_steps", "5"});
+  const Args kind =
+      one_ + constant_ + Args{"--train_data", path("text.txt"), "--seq_length", "32", "--tokenizer", "byte"};
+  run("short", kind + Args{"--max_steps", "5"});
   EXPECT_THAT(refused(kind + resume("short/checkpoint-5")),
               AllOf(HasSubstr("max_steps 12"), HasSubstr("shuffled over all epochs"),
                     HasSubstr("were 1 with max_steps 5 and are 3"), HasSubstr("--ignore_data_skip")));
-  run("out", kind + resume("short/checkpoint-5") + Words{"--ignore_data_skip"});
+  run("out", kind + resume("short/checkpoint-5") + Args{"--ignore_data_skip"});
 }
 
 TEST_F(ResumeSettings, EveryChangeIsRefusedWithBothValuesAndWhatAllowsIt) {
@@ -105,13 +105,13 @@ TEST_F(ResumeSettings, EveryChangeIsRefusedWithBothValuesAndWhatAllowsIt) {
   const std::string fewer = config["num_hidden_layers"].dump();
   const std::string data = write_rows("changed.jsonl", {{1, 64}, {0, 1}});
   struct Case {
-    Words words;
+    Args args;
     std::string saved, own;
-    Words allowed;  // empty: nothing allows it
+    Args allowed;  // empty: nothing allows it
     bool runs = false;
   };
-  const Words no_rng = {"--no_load_rng"}, no_optim = {"--no_load_optim"}, no_data = {"--ignore_data_skip"},
-              schedule = {"--override_opt_param_scheduler"};
+  const Args no_rng = {"--no_load_rng"}, no_optim = {"--no_load_optim"}, no_data = {"--ignore_data_skip"},
+             schedule = {"--override_opt_param_scheduler"};
   const std::vector<Case> cases = {
       {{"--data_seed", "7"}, "data_seed 42", "data_seed 7", no_data, true},
       {{"--seed", "7", "--data_seed", "42"}, "seed 42", "seed 7", no_rng, true},
@@ -127,20 +127,20 @@ TEST_F(ResumeSettings, EveryChangeIsRefusedWithBothValuesAndWhatAllowsIt) {
       {{"--lr_decay_steps", "20"}, "end of the curve 12 steps", "end of the curve 20 steps", schedule},
       {{"--weight_decay", "0.1"}, "weight_decay 0", "weight_decay 0.1", schedule},
       {{"--model", path("other")}, "num_hidden_layers " + layers, "num_hidden_layers " + fewer, {}}};
-  const Words kind = one_ + resume("whole/checkpoint-5") + Words{"--max_steps", "12"};
+  const Args kind = one_ + resume("whole/checkpoint-5") + Args{"--max_steps", "12"};
   for (const Case& each : cases) {
-    SCOPED_TRACE(::testing::PrintToString(each.words));
-    const std::string said = refused(kind + each.words);
+    SCOPED_TRACE(::testing::PrintToString(each.args));
+    const std::string said = refused(kind + each.args);
     EXPECT_THAT(said, AllOf(HasSubstr("was saved with "), HasSubstr(each.saved), HasSubstr("but this run has "),
                             HasSubstr(each.own)));
     EXPECT_THAT(said, HasSubstr(each.allowed.empty() ? "--model " : each.allowed.front()));
     if (!each.runs) continue;
     fs::remove_all(path("allowed"));
-    run("allowed", kind + each.words + each.allowed);
+    run("allowed", kind + each.args + each.allowed);
   }
   // Two at once.
   EXPECT_THAT(
-      refused(kind + Words{"--optimizer", "sgd", "--seed", "7"}),
+      refused(kind + Args{"--optimizer", "sgd", "--seed", "7"}),
       AllOf(HasSubstr("3 settings differ"), HasSubstr("optimizer sgd"), HasSubstr("seed 7"), HasSubstr("data_seed 7")));
 }
 
@@ -148,31 +148,31 @@ TEST_F(ResumeSettings, WhatChangesNothingIsAllowed) {
   run("whole", one_);
   fs::rename(path("data.jsonl"), path("moved.jsonl"));
   run("out", one_ + resume("whole/checkpoint-5") +
-                 Words{"--train_data", path("moved.jsonl"), "--logging_steps", "1", "--save_steps", "2",
-                       "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--save_total_limit",
-                       "3", "--warmup_ratio", "0", "--lr_decay_steps", "12", "--stage", "pt"});
+                 Args{"--train_data", path("moved.jsonl"), "--logging_steps", "1", "--save_steps", "2",
+                      "--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2", "--save_total_limit",
+                      "3", "--warmup_ratio", "0", "--lr_decay_steps", "12", "--stage", "pt"});
   EXPECT_EQ(read_steps(path("out")).size(), 7u);
 }
 
 // Identical to a run from the weights: step 0, new optimizer, data and schedule from the start.
 TEST_F(ResumeSettings, FinetuneTakesTheWeightsOnly) {
-  run("whole", one_ + Words{"--max_steps", "7"});
-  run("model", one_ + Words{"--model", path("whole/checkpoint-5"), "--learning_rate", "2e-3", "--seed", "7"});
-  run("finetuned", one_ + resume("whole/checkpoint-5") + Words{"--finetune", "--learning_rate", "2e-3", "--seed", "7"});
+  run("whole", one_ + Args{"--max_steps", "7"});
+  run("model", one_ + Args{"--model", path("whole/checkpoint-5"), "--learning_rate", "2e-3", "--seed", "7"});
+  run("finetuned", one_ + resume("whole/checkpoint-5") + Args{"--finetune", "--learning_rate", "2e-3", "--seed", "7"});
   expect_same_tensors("model/checkpoint-12", "finetuned/checkpoint-12");
   const auto first = read_steps(path("model")), second = read_steps(path("finetuned"));
   ASSERT_EQ(first.size(), second.size());
   for (size_t i = 0; i < first.size(); ++i) EXPECT_EQ(first[i]["loss"], second[i]["loss"]) << i;
   EXPECT_EQ(metadata("finetuned/checkpoint-12")["optimizer"]["steps"], 12);
   // Weights without metadata are enough; the model's own config is needed.
-  run("again", one_ + resume("whole/model") + Words{"--finetune"});
-  EXPECT_THAT(refused(one_ + Words{"--resume_from_checkpoint", "true", "--finetune"}),
+  run("again", one_ + resume("whole/model") + Args{"--finetune"});
+  EXPECT_THAT(refused(one_ + Args{"--resume_from_checkpoint", "true", "--finetune"}),
               HasSubstr("name the checkpoint's folder"));
-  TrainProgram same(run_words("whole", one_ + resume("whole/checkpoint-5") + Words{"--finetune"}));
+  TrainProgram same(run_args("whole", one_ + resume("whole/checkpoint-5") + Args{"--finetune"}));
   EXPECT_EQ(same.exit_code(), 2);
   EXPECT_THAT(same.err(), HasSubstr("contains another run"));
   TrainProgram deleted(
-      run_words("whole", one_ + resume("whole/checkpoint-5") + Words{"--finetune", "--overwrite_output_dir"}));
+      run_args("whole", one_ + resume("whole/checkpoint-5") + Args{"--finetune", "--overwrite_output_dir"}));
   EXPECT_EQ(deleted.exit_code(), 2);
   EXPECT_THAT(deleted.err(), HasSubstr("is an input of this run"));
 }
@@ -180,16 +180,16 @@ TEST_F(ResumeSettings, FinetuneTakesTheWeightsOnly) {
 // A new run from the weights whose data begins where the checkpoint's ended: the same bits, except the numbers of
 // steps.
 TEST_F(ResumeSettings, WithoutItsStateTheOptimizerStartsAfreshWhereTheDataIs) {
-  const Words ordered = one_ + Words{"--shuffle", "false"};
-  for (const Words& type : {Words{}, Words{"--bf16"}, Words{"--fp16", "--initial_loss_scale", "1024"}}) {
+  const Args ordered = one_ + Args{"--shuffle", "false"};
+  for (const Args& type : {Args{}, Args{"--bf16"}, Args{"--fp16", "--initial_loss_scale", "1024"}}) {
     const int samples = type.empty() ? 4 : 1;  // per step; bf16 and fp16 are slow on a cpu
-    const Words kind = type + Words{"--gradient_accumulation_steps", std::to_string(samples)};
+    const Args kind = type + Args{"--gradient_accumulation_steps", std::to_string(samples)};
     for (const char* out : {"whole", "out", "expected"}) fs::remove_all(path(out));
-    run("whole", ordered + kind + Words{"--max_steps", "5"});
-    run("out", ordered + kind + resume("whole/checkpoint-5") + Words{"--no_load_optim"});
+    run("whole", ordered + kind + Args{"--max_steps", "5"});
+    run("out", ordered + kind + resume("whole/checkpoint-5") + Args{"--no_load_optim"});
     run("expected", ordered + kind +
-                        Words{"--model", path("whole/checkpoint-5"), "--lr_decay_steps", "12", "--max_steps", "7",
-                              "--train_data", write_rows("rest.jsonl", {{5 * samples, 64}})});
+                        Args{"--model", path("whole/checkpoint-5"), "--lr_decay_steps", "12", "--max_steps", "7",
+                             "--train_data", write_rows("rest.jsonl", {{5 * samples, 64}})});
     expect_same_tensors("out/checkpoint-12", "expected/checkpoint-7");
     const nlohmann::json found = metadata("out/checkpoint-12"), expected = metadata("expected/checkpoint-7");
     EXPECT_EQ(found["step"], 12);
@@ -201,32 +201,32 @@ TEST_F(ResumeSettings, WithoutItsStateTheOptimizerStartsAfreshWhereTheDataIs) {
 
 // Compared with the run that was never stopped, over data in which the first rows are repeated.
 TEST_F(ResumeSettings, TheDataStartsAtItsBeginningWhereItIsNotSkipped) {
-  const Words ordered = one_ + constant_ + Words{"--shuffle", "false"};
-  run("whole", ordered + Words{"--max_steps", "5"});
-  run("out", ordered + resume("whole/checkpoint-5") + Words{"--ignore_data_skip"});
-  run("expected", ordered + Words{"--train_data", write_rows("twice.jsonl", {{0, 20}, {0, 28}})});
+  const Args ordered = one_ + constant_ + Args{"--shuffle", "false"};
+  run("whole", ordered + Args{"--max_steps", "5"});
+  run("out", ordered + resume("whole/checkpoint-5") + Args{"--ignore_data_skip"});
+  run("expected", ordered + Args{"--train_data", write_rows("twice.jsonl", {{0, 20}, {0, 28}})});
   expect_same_tensors("out/checkpoint-12", "expected/checkpoint-12");
   EXPECT_EQ(metadata("out/checkpoint-12")["data"]["sample"], 28);
 }
 
 // A restarted attempt resumes from its own checkpoints: the flags were for the first one.
 TEST_F(ResumeSettings, ARestartedAttemptDoesNotStartAfreshAgain) {
-  const Words kind = constant_ + Words{"--gradient_accumulation_steps",
-                                       "2",
-                                       "--max_steps",
-                                       "30",
-                                       "--save_steps",
-                                       "2",
-                                       "--ignore_data_skip",
-                                       "--no_load_optim"};
-  run("before", constant_ + ranks(2, 2) + Words{"--max_steps", "5"});
-  run("whole", kind + resume("before/checkpoint-5") + Words{"--nproc", "2"});
+  const Args kind = constant_ + Args{"--gradient_accumulation_steps",
+                                     "2",
+                                     "--max_steps",
+                                     "30",
+                                     "--save_steps",
+                                     "2",
+                                     "--ignore_data_skip",
+                                     "--no_load_optim"};
+  run("before", constant_ + ranks(2, 2) + Args{"--max_steps", "5"});
+  run("whole", kind + resume("before/checkpoint-5") + Args{"--nproc", "2"});
   const std::string script = "if [ \"$RANK\" = 1 ] && [ ! -e " + path("died") + " ]; then (while [ ! -e " +
                              path("out/checkpoint-10") + " ]; do sleep 0.02; done; touch " + path("died") +
                              "; kill -9 $$) & fi; exec \"$@\"";
   Launch job({"--nproc", "2", "--max_restarts", "1"},
-             Words{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} +
-                 run_words("out", kind + resume("before/checkpoint-5")),
+             Args{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} +
+                 run_args("out", kind + resume("before/checkpoint-5")),
              {.environment = {"OMP_NUM_THREADS=1"}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
@@ -244,7 +244,7 @@ TEST_F(ResumeSettings, GeneratorsStartFreshWhereTheyAreNotLoaded) {
   fs::remove(path("whole/checkpoint-5/manifest.json"));  // it knows what was written
   run("loaded", one_ + resume("whole/checkpoint-5"));
   EXPECT_EQ(metadata("loaded/checkpoint-12")["rng"], changed["rng"]);
-  run("fresh", one_ + resume("whole/checkpoint-5") + Words{"--no_load_rng"});
+  run("fresh", one_ + resume("whole/checkpoint-5") + Args{"--no_load_rng"});
   EXPECT_EQ(metadata("fresh/checkpoint-12")["rng"]["ranks"], fresh);
 }
 
@@ -259,7 +259,7 @@ TEST_F(ResumeSettings, AnOlderCheckpointIsResumed) {
   fs::remove(path("whole/checkpoint-5/manifest.json"));  // it knows what was written
   run("out", one_ + resume("whole/checkpoint-5"));
   expect_same_tensors("whole/checkpoint-12", "out/checkpoint-12");
-  EXPECT_THAT(refused(one_ + resume("whole/checkpoint-5") + Words{"--data_seed", "7"}), HasSubstr("other data"));
+  EXPECT_THAT(refused(one_ + resume("whole/checkpoint-5") + Args{"--data_seed", "7"}), HasSubstr("other data"));
 }
 
 }  // namespace

@@ -16,28 +16,28 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-const Words kLora = {"--finetuning_type", "lora", "--lora_rank", "4", "--lora_dropout", "0.1"};
+const Args kLora = {"--finetuning_type", "lora", "--lora_rank", "4", "--lora_dropout", "0.1"};
 
 // bf16 and fp16 are slow on most processors: no accumulation with them.
 TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
-  const std::vector<Words> kinds = {
+  const std::vector<Args> kinds = {
       ranks(2, 2),
       // The scale halves before and after the checkpoint, and doubles around it.
-      ranks(1, 1) + Words{"--fp16", "--initial_loss_scale", "8000", "--hysteresis", "1", "--loss_scale_window", "2"},
-      ranks(2, 2) + Words{"--sequence_packing", "--seq_length", "48"},
-      ranks(2, 1) + Words{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather", "--bf16"},
-      ranks(1, 4) + Words{"--optimizer_cpu_offload", "--recompute_granularity", "full"},
-      ranks(1, 4) + Words{"--optimizer", "sgd", "--save_strategy", "steps"},
-      ranks(2, 4) + Words{"--pipeline_model_parallel_size", "2", "--pipeline_schedule", "zb-h1"},
-      ranks(2, 2) + kLora + Words{"--tensor_model_parallel_size", "2", "--sequence_parallel", "--bf16"},
-      ranks(2, 12) + Words{"--tensor_model_parallel_size", "2", "--sequence_parallel"}};  // ends an epoch at step 5
-  for (const Words& each : kinds) {
+      ranks(1, 1) + Args{"--fp16", "--initial_loss_scale", "8000", "--hysteresis", "1", "--loss_scale_window", "2"},
+      ranks(2, 2) + Args{"--sequence_packing", "--seq_length", "48"},
+      ranks(2, 1) + Args{"--use_distributed_optimizer", "--overlap_grad_reduce", "--overlap_param_gather", "--bf16"},
+      ranks(1, 4) + Args{"--optimizer_cpu_offload", "--recompute_granularity", "full"},
+      ranks(1, 4) + Args{"--optimizer", "sgd", "--save_strategy", "steps"},
+      ranks(2, 4) + Args{"--pipeline_model_parallel_size", "2", "--pipeline_schedule", "zb-h1"},
+      ranks(2, 2) + kLora + Args{"--tensor_model_parallel_size", "2", "--sequence_parallel", "--bf16"},
+      ranks(2, 12) + Args{"--tensor_model_parallel_size", "2", "--sequence_parallel"}};  // ends an epoch at step 5
+  for (const Args& each : kinds) {
     SCOPED_TRACE(::testing::PrintToString(each));
-    const Words kind = each + Words{"--max_steps", "8"};
+    const Args kind = each + Args{"--max_steps", "8"};
     for (const char* folder : {"whole", "killed"}) fs::remove_all(path(folder));
     run("whole", kind);
     make_killed("whole", "killed");
-    run("killed", kind + Words{"--resume_from_checkpoint", "true"});
+    run("killed", kind + Args{"--resume_from_checkpoint", "true"});
     expect_same_run("whole", "killed", 8);
   }
 }
@@ -49,9 +49,9 @@ class ResumeRow : public TrainResume {
     SCOPED_TRACE(layout.name);
     // Replicas, if any, load together.
     const bool has_replicas = layout.name.find("dp") != std::string::npos || layout.name == "cp2";
-    const Words from = {"--resume_from_checkpoint", path(last) + "/checkpoint-5", "--ckpt_fully_parallel_load",
-                        has_replicas ? "true" : "auto"};
-    run(layout.name, layout.words + Words{"--max_steps", "5"} + (last.empty() ? Words{} : from));
+    const Args from = {"--resume_from_checkpoint", path(last) + "/checkpoint-5", "--ckpt_fully_parallel_load",
+                       has_replicas ? "true" : "auto"};
+    run(layout.name, layout.args + Args{"--max_steps", "5"} + (last.empty() ? Args{} : from));
     if (!last.empty()) expect_same_tensors(last + "/checkpoint-5", layout.name + "/checkpoint-5");
     return layout.name;
   }
@@ -78,18 +78,18 @@ TEST_F(ResumeRow, ACheckpointOfExpertsIsTheSameUnderEveryLayout) {
 
 // Like above, for an adapter: it is created with the first layout, and would be bitwise identical with any other.
 TEST_F(TrainResume, AnAdaptersCheckpointIsTheSameUnderEveryLayout) {
-  const Words kind = {"--finetuning_type", "lora", "--lora_rank", "4", "--max_steps", "5"};
-  const Words unchanged = {"--learning_rate", "0", "--max_steps", "1"};
+  const Args kind = {"--finetuning_type", "lora", "--lora_rank", "4", "--max_steps", "5"};
+  const Args unchanged = {"--learning_rate", "0", "--max_steps", "1"};
   const std::vector<std::string> chosen = {"one", "tp2_sp", "pp2_zb_v", "pp2_dp2_zero"};
   std::string last;
   for (const Layout& layout : layouts()) {
     if (std::find(chosen.begin(), chosen.end(), layout.name) == chosen.end()) continue;
     SCOPED_TRACE(layout.name);
-    run("new_" + layout.name, layout.words + kind + unchanged);
+    run("new_" + layout.name, layout.args + kind + unchanged);
     expect_same_bytes("new_one/model/adapter_model.safetensors",
                       "new_" + layout.name + "/model/adapter_model.safetensors");
-    run(layout.name, layout.words + kind +
-                         (last.empty() ? Words{} : Words{"--resume_from_checkpoint", path(last) + "/checkpoint-5"}));
+    run(layout.name,
+        layout.args + kind + (last.empty() ? Args{} : Args{"--resume_from_checkpoint", path(last) + "/checkpoint-5"}));
     if (!last.empty()) expect_same_tensors(last + "/checkpoint-5", layout.name + "/checkpoint-5");
     EXPECT_FALSE(fs::exists(path(layout.name + "/checkpoint-5/model.safetensors"))) << "the base model is not saved";
     last = layout.name;
@@ -103,7 +103,7 @@ TEST_F(TrainResume, ARunContinuesUnderAnotherLayout) {
   for (const Layout& layout : layouts()) {
     if (layout.name != "tp2_pp2" && layout.name != "pp2_zb_v" && layout.name != "dp4_zero") continue;
     make_killed("whole", layout.name);
-    run(layout.name, layout.words + Words{"--resume_from_checkpoint", "latest"});
+    run(layout.name, layout.args + Args{"--resume_from_checkpoint", "latest"});
     const auto found = read_steps(path(layout.name));
     ASSERT_EQ(found.size(), expected.size()) << layout.name;
     for (size_t i = 0; i < found.size(); ++i) {
@@ -114,8 +114,8 @@ TEST_F(TrainResume, ARunContinuesUnderAnotherLayout) {
 }
 
 // Returns the environment for file_faults.cpp in a process with these settings.
-Words with_faults(const Words& settings) {
-  Words environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY};
+Args with_faults(const Args& settings) {
+  Args environment = {"LD_PRELOAD=" FILE_FAULTS_LIBRARY};
   for (const std::string& setting : settings) environment.push_back("FILE_FAULTS_" + setting);
   return environment;
 }
@@ -128,11 +128,10 @@ TEST_F(TrainResume, AStopWhileAnotherRankLoadsHasTheSignalsExitCode) {
   const std::string port = std::to_string(tests::free_port());
   std::vector<std::unique_ptr<TrainProgram>> job;
   for (const std::string rank : {"0", "1"}) {
-    const Words place = {"RANK=" + rank,       "LOCAL_RANK=" + rank,    "WORLD_SIZE=2",
-                         "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
+    const Args place = {"RANK=" + rank,       "LOCAL_RANK=" + rank,    "WORLD_SIZE=2",
+                        "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port};
     job.push_back(std::make_unique<TrainProgram>(
-        run_words("out",
-                  {"--gradient_accumulation_steps", "2", "--resume_from_checkpoint", path("whole/checkpoint-5")}),
+        run_args("out", {"--gradient_accumulation_steps", "2", "--resume_from_checkpoint", path("whole/checkpoint-5")}),
         ProcessSettings{
             .environment =
                 place + with_faults({"UNDER=" + path("whole/checkpoint-5"), "NAME=optimizer.safetensors", "CALLS=read",
@@ -151,10 +150,10 @@ TEST_F(TrainResume, AStopWhileAnotherRankLoadsHasTheSignalsExitCode) {
 TEST_F(TrainResume, ARunThatWasStoppedThreeTimesIsTheOneThatWasNot) {
   const int steps[] = {7, 10, 13}, signals[] = {SIGTERM, SIGKILL, SIGSEGV};
   for (size_t first = 0; first < 3; ++first) {
-    const Words kind =
-        (first == 0 ? ranks(2, 2) : ranks(1, 4)) + Words{"--max_steps",     "20",    "--save_steps", "3",
-                                                         "--logging_steps", "1",     "--eval_data",  path("data.jsonl"),
-                                                         "--eval_strategy", "steps", "--eval_steps", "8"};
+    const Args kind =
+        (first == 0 ? ranks(2, 2) : ranks(1, 4)) + Args{"--max_steps",     "20",    "--save_steps", "3",
+                                                        "--logging_steps", "1",     "--eval_data",  path("data.jsonl"),
+                                                        "--eval_strategy", "steps", "--eval_steps", "8"};
     const std::string whole = first == 0 ? "whole_of_two" : "whole_of_one";
     const std::string out = "stopped" + std::to_string(first);
     if (first < 2) run(whole, kind);
@@ -163,8 +162,8 @@ TEST_F(TrainResume, ARunThatWasStoppedThreeTimesIsTheOneThatWasNot) {
       const int signal = signals[(first + i) % 3];
       SCOPED_TRACE("signal " + std::to_string(signal) + " in step " + std::to_string(steps[i]) + " of " + whole);
       TrainProgram program(
-          run_words(out, kind + Words{"--resume_from_checkpoint", "true"}),
-          {.environment = Words{"CONCORD_FLIGHT_FOLDER=" + path("")} +
+          run_args(out, kind + Args{"--resume_from_checkpoint", "true"}),
+          {.environment = Args{"CONCORD_FLIGHT_FOLDER=" + path("")} +
                           with_faults({"UNDER=" + path(out) + "/", "NAME=metrics.jsonl", "CALLS=write", "ACTION=kill",
                                        "SIGNAL=" + std::to_string(signal), "SEED=" + std::to_string(3 * first + i),
                                        "AT=" + std::to_string(steps[i] - done)})});
@@ -175,15 +174,15 @@ TEST_F(TrainResume, ARunThatWasStoppedThreeTimesIsTheOneThatWasNot) {
       EXPECT_LE(newest, steps[i]);
       done = newest;
     }
-    run(out, kind + Words{"--resume_from_checkpoint", "true"});
+    run(out, kind + Args{"--resume_from_checkpoint", "true"});
     expect_same_run(whole, out, 20);
   }
 }
 
 // The attempt after a crash resumes by itself; at first from another folder, and then from its own checkpoints.
 TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
-  const Words kind = {"--save_steps", "2", "--gradient_accumulation_steps", "2"};
-  run("whole", kind + Words{"--nproc", "2"});
+  const Args kind = {"--save_steps", "2", "--gradient_accumulation_steps", "2"};
+  run("whole", kind + Args{"--nproc", "2"});
   std::string faults;
   for (const std::string& each :
        with_faults({"UNDER=" + path("out/checkpoint-8"), "CALLS=write", "ACTION=kill", "AT=1"})) {
@@ -192,8 +191,8 @@ TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
   const std::string script = "if [ \"$RANK\" = 1 ] && [ ! -e " + path("died") + " ]; then touch " + path("died") +
                              "; export " + faults + "; fi; exec \"$@\"";
   Launch job({"--nproc", "2", "--max_restarts", "1"},
-             Words{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} +
-                 run_words("out", kind + Words{"--resume_from_checkpoint", path("whole/checkpoint-2")}),
+             Args{"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"} +
+                 run_args("out", kind + Args{"--resume_from_checkpoint", path("whole/checkpoint-2")}),
              {.environment = {"OMP_NUM_THREADS=1", "CONCORD_FLIGHT_FOLDER=" + path("")}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
@@ -207,11 +206,11 @@ TEST_F(TrainResume, ARestartedJobContinuesFromItsNewestCheckpoint) {
 
 TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
   // There is nothing to resume: the run starts and logs this.
-  EXPECT_THAT(run("whole", ranks(1, 4) + Words{"--resume_from_checkpoint", "true"}),
+  EXPECT_THAT(run("whole", ranks(1, 4) + Args{"--resume_from_checkpoint", "true"}),
               HasSubstr("no checkpoint to resume from"));
-  const Words resume = ranks(1, 4) + Words{"--resume_from_checkpoint", path("whole/checkpoint-5")};
-  const auto refused = [&](const Words& more) {
-    TrainProgram program(run_words("other", resume + more));
+  const Args resume = ranks(1, 4) + Args{"--resume_from_checkpoint", path("whole/checkpoint-5")};
+  const auto refused = [&](const Args& more) {
+    TrainProgram program(run_args("other", resume + more));
     EXPECT_EQ(program.exit_code(), 2) << program.err();
     return program.err();
   };
@@ -228,22 +227,22 @@ TEST_F(TrainResume, WhatCannotBeContinuedIsRefusedWithBothValues) {
 
 // One byte of the optimizer's state is changed: this is detected before any of it is loaded.
 TEST_F(TrainResume, ADamagedTensorIsNamedUnlessNothingIsVerified) {
-  run("whole", ranks(2, 2) + Words{"--max_steps", "5"});
+  run("whole", ranks(2, 2) + Args{"--max_steps", "5"});
   const std::string file = path("whole/checkpoint-5/optimizer.safetensors");
   std::fstream bytes(file, std::ios::binary | std::ios::in | std::ios::out);
   bytes.seekp(-1, std::ios::end);
   bytes.put('\x01');
   bytes.close();
-  const Words resume = ranks(2, 2) + Words{"--resume_from_checkpoint", path("whole/checkpoint-5"), "--max_steps", "5"};
-  TrainProgram refused(run_words("refused", resume));
+  const Args resume = ranks(2, 2) + Args{"--resume_from_checkpoint", path("whole/checkpoint-5"), "--max_steps", "5"};
+  TrainProgram refused(run_args("refused", resume));
   EXPECT_EQ(refused.exit_code(), 2) << refused.err();
   EXPECT_THAT(refused.err(), AllOf(HasSubstr("is damaged: optimizer.safetensors"), HasSubstr("exp_avg")));
-  run("taken", resume + Words{"--verify_checkpoint", "false"});
+  run("taken", resume + Args{"--verify_checkpoint", "false"});
 }
 
 // A save takes at least two steps: with one after every step the second one is due while the first is written.
 TEST_F(TrainResume, ACheckpointThatIsDueWhileOneIsWrittenIsWaitedForOrSkipped) {
-  const Words every_step = ranks(1, 4) + Words{"--save_steps", "1", "--max_steps", "5"};
+  const Args every_step = ranks(1, 4) + Args{"--save_steps", "1", "--max_steps", "5"};
   const auto exists = [&](const std::string& out, int step) {
     return fs::exists(path(out + "/checkpoint-" + std::to_string(step)));
   };
@@ -252,7 +251,7 @@ TEST_F(TrainResume, ACheckpointThatIsDueWhileOneIsWrittenIsWaitedForOrSkipped) {
                     HasSubstr("steps between checkpoints (save_steps; here 1)"),
                     ::testing::Not(HasSubstr("for the checkpoint of step 2"))));
   for (int step = 1; step <= 5; ++step) EXPECT_TRUE(exists("waits", step)) << step;
-  EXPECT_THAT(run("skips", every_step + Words{"--async_save_when_busy", "skip"}),
+  EXPECT_THAT(run("skips", every_step + Args{"--async_save_when_busy", "skip"}),
               HasSubstr("the checkpoint of step 2 is skipped: that of step 1 is still being written"));
   EXPECT_FALSE(exists("skips", 2));
   for (const int step : {1, 5}) {
@@ -264,12 +263,12 @@ TEST_F(TrainResume, ACheckpointThatIsDueWhileOneIsWrittenIsWaitedForOrSkipped) {
 
 // Neither files of another run nor later steps of the same run are lost.
 TEST_F(TrainResume, NothingThatIsThereIsLostByResuming) {
-  const auto refused = [&](const Words& more) {
-    TrainProgram program(run_words("out", ranks(1, 4) + more));
+  const auto refused = [&](const Args& more) {
+    TrainProgram program(run_args("out", ranks(1, 4) + more));
     EXPECT_EQ(program.exit_code(), 2) << program.err();
     return program.err();
   };
-  run("out", ranks(1, 4) + Words{"--save_only_model", "true"});
+  run("out", ranks(1, 4) + Args{"--save_only_model", "true"});
   EXPECT_FALSE(fs::exists(path("out/checkpoint-5/optimizer.safetensors")));
   EXPECT_TRUE(fs::exists(path("out/checkpoint-5/model.safetensors")));
   const std::string metrics = bytes_of(path("out/metrics.jsonl"));
@@ -285,8 +284,8 @@ TEST_F(TrainResume, NothingThatIsThereIsLostByResuming) {
 // Like a run that was killed between its last save and the removal of the previous one.
 TEST_F(TrainResume, ARunThatIsResumedAtItsLastStepKeepsNoMoreThanItsLimit) {
   run("out", ranks(1, 4));
-  const Words again = ranks(1, 4) + Words{"--resume_from_checkpoint", "true", "--save_total_limit", "2"};
-  run("out", again + Words{"--save_strategy", "no"});
+  const Args again = ranks(1, 4) + Args{"--resume_from_checkpoint", "true", "--save_total_limit", "2"};
+  run("out", again + Args{"--save_strategy", "no"});
   EXPECT_TRUE(fs::exists(path("out/checkpoint-5"))) << "a run that saves nothing removes nothing";
   run("out", again);
   EXPECT_FALSE(fs::exists(path("out/checkpoint-5")));
@@ -296,12 +295,12 @@ TEST_F(TrainResume, ARunThatIsResumedAtItsLastStepKeepsNoMoreThanItsLimit) {
 
 // Without libtorch or a device.
 TEST_F(TrainResume, CheckpointsAreListedAndDescribed) {
-  const auto answer = [&](const Words& words) {
-    RunningProcess process(Words{LAUNCH_PROGRAM, "checkpoint"} + words + Words{"--json"});
+  const auto answer = [&](const Args& args) {
+    RunningProcess process(Args{LAUNCH_PROGRAM, "checkpoint"} + args + Args{"--json"});
     EXPECT_EQ(process.wait(), 0) << process.err();
     return nlohmann::json::parse(process.out());
   };
-  run("out", ranks(2, 4) + Words{"--tensor_model_parallel_size", "2"});
+  run("out", ranks(2, 4) + Args{"--tensor_model_parallel_size", "2"});
   fs::create_directory(path("out/checkpoint-9.tmp-0123456789abcdef"));
   const nlohmann::json list = answer({"list", path("out")})["checkpoints"];
   ASSERT_EQ(list.size(), 4u);

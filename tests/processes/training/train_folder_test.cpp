@@ -25,7 +25,7 @@ class TrainFolder : public Train {
  protected:
   // Creates a run with a checkpoint of step 2 and all its files.
   void make_run() {
-    TrainProgram program(words({"--max_steps", "2"}));
+    TrainProgram program(train_args({"--max_steps", "2"}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();
   }
 };
@@ -46,7 +46,7 @@ TEST_F(TrainFolder, AnInputThatLiesInWhatWouldBeRemovedIsRefusedAndEverythingSta
     for (const std::string nproc : {"1", "2"}) {
       std::vector<std::string> more = {"--overwrite_output_dir", "--nproc", nproc};
       more.insert(more.end(), input.begin(), input.end());
-      TrainProgram program(words(more));
+      TrainProgram program(train_args(more));
       EXPECT_EQ(program.exit_code(), 2) << program.err();
       EXPECT_THAT(program.err(), AllOf(HasSubstr("input of this run"), HasSubstr(input[1]))) << input[0];
     }
@@ -58,13 +58,13 @@ TEST_F(TrainFolder, AnInputThatLiesInWhatWouldBeRemovedIsRefusedAndEverythingSta
 // Nothing is removed until everything else has been checked.
 TEST_F(TrainFolder, ARunThatIsRefusedOrFailsToStartRemovesNothing) {
   make_run();
-  TrainProgram broken(words({"--overwrite_output_dir"}), {.environment = {"CONCORD_PLATFORM=nowhere"}});
+  TrainProgram broken(train_args({"--overwrite_output_dir"}), {.environment = {"CONCORD_PLATFORM=nowhere"}});
   EXPECT_NE(broken.exit_code(), 0);
   fs::create_directories(path("broken"));
   fs::copy(kTinyModel + "/config.json", path("broken/config.json"));
   write_text(path("broken/model.safetensors"), "no weights");
   for (const std::string nproc : {"1", "2"}) {
-    TrainProgram program(words({"--overwrite_output_dir", "--model", path("broken"), "--nproc", nproc}));
+    TrainProgram program(train_args({"--overwrite_output_dir", "--model", path("broken"), "--nproc", nproc}));
     EXPECT_NE(program.exit_code(), 0);
   }
   EXPECT_TRUE(fs::exists(path("out/checkpoint-2/model.safetensors")));
@@ -104,7 +104,7 @@ TEST_F(TrainFolder, ARestartedAttemptKeepsWhatItsRunHasWritten) {
                              path("out/checkpoint-2/of-the-first") + "; touch " + path("died") +
                              "; kill -9 $$) & fi; exec \"$@\"";
   std::vector<std::string> command = {"/bin/sh", "-c", script, "sh", LAUNCH_PROGRAM, "train"};
-  const std::vector<std::string> run = words({"--max_steps", "60", "--save_steps", "2", "--logging_steps", "20"});
+  const std::vector<std::string> run = train_args({"--max_steps", "60", "--save_steps", "2", "--logging_steps", "20"});
   command.insert(command.end(), run.begin(), run.end());
   Launch job({"--nproc", "2", "--max_restarts", "1"}, command, {.environment = {"OMP_NUM_THREADS=1"}});
   EXPECT_EQ(job.exit_code(), 0) << job.err();
@@ -120,9 +120,9 @@ TEST_F(TrainFolder, EveryOtherScheduleTrains) {
     const bool has_chunks = kind == "interleaved" || kind == "zb-v";
     const std::string out = path(std::string(kind));
     TrainProgram program(
-        words({"--nproc", "2", "--pipeline_model_parallel_size", "2", "--gradient_accumulation_steps", "4",
-               "--per_device_train_batch_size", "1", "--pipeline_schedule", std::string(kind),
-               "--virtual_pipeline_model_parallel_size", has_chunks ? "2" : "1", "--output_dir", out}));
+        train_args({"--nproc", "2", "--pipeline_model_parallel_size", "2", "--gradient_accumulation_steps", "4",
+                    "--per_device_train_batch_size", "1", "--pipeline_schedule", std::string(kind),
+                    "--virtual_pipeline_model_parallel_size", has_chunks ? "2" : "1", "--output_dir", out}));
     ASSERT_EQ(program.exit_code(), 0) << kind << program.err();
     for (const nlohmann::json& step : read_steps(out)) EXPECT_GT(step["grad_norm"].get<double>(), 0) << kind;
   }
@@ -153,9 +153,9 @@ TEST_F(TrainFolder, TokensAreThoseOfTheDataWithoutPadding) {
   data.close();
   for (const std::string nproc : {"1", "2"}) {
     const std::string out = path("out-" + nproc);
-    TrainProgram program(
-        words({"--train_data", path("uneven.jsonl"), "--shuffle", "false", "--nproc", nproc,
-               "--per_device_train_batch_size", nproc == "1" ? "4" : "2", "--peak_flops", "1e9", "--output_dir", out}));
+    TrainProgram program(train_args({"--train_data", path("uneven.jsonl"), "--shuffle", "false", "--nproc", nproc,
+                                     "--per_device_train_batch_size", nproc == "1" ? "4" : "2", "--peak_flops", "1e9",
+                                     "--output_dir", out}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();
     const auto steps = read_steps(out);
     EXPECT_EQ(steps.back()["tokens"], 4 * 24) << nproc;
@@ -187,9 +187,10 @@ TEST_F(TrainFolder, AStepWithoutACountedTokenIsSkippedSaidAndCounted) {
   data.close();
   for (const std::string per_token : {"true", "false"}) {
     const std::string out = path("of-" + per_token);
-    TrainProgram program(words({"--train_data", path("ignored.jsonl"), "--shuffle", "false", "--weight_decay", "0.1",
-                                "--calculate_per_token_loss", per_token, "--nproc", "2",
-                                "--per_device_train_batch_size", "1", "--logging_steps", "4", "--output_dir", out}));
+    TrainProgram program(
+        train_args({"--train_data", path("ignored.jsonl"), "--shuffle", "false", "--weight_decay", "0.1",
+                    "--calculate_per_token_loss", per_token, "--nproc", "2", "--per_device_train_batch_size", "1",
+                    "--logging_steps", "4", "--output_dir", out}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();
     EXPECT_THAT(program.err(), AllOf(HasSubstr("step 2 is skipped"), HasSubstr("step 3 is skipped")));
     const auto steps = read_steps(out);
@@ -202,7 +203,7 @@ TEST_F(TrainFolder, AStepWithoutACountedTokenIsSkippedSaidAndCounted) {
 
 // The first steps of fp16 overflow; they must be reported even between two log lines.
 TEST_F(TrainFolder, SkippedStepsOfFp16AreCountedOverTheWholeWindow) {
-  TrainProgram program(words(
+  TrainProgram program(train_args(
       {"--fp16", "--initial_loss_scale", "1e30", "--hysteresis", "1", "--max_steps", "8", "--logging_steps", "4"}));
   ASSERT_EQ(program.exit_code(), 0) << program.err();
   const auto steps = read_steps(path("out"));

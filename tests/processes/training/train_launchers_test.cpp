@@ -10,9 +10,9 @@ class TrainLaunchers : public Train {
  protected:
   // Runs |launcher| followed by the arguments of a short run, and compares with two processes of --nproc.
   void expect_the_same_losses(std::vector<std::string> launcher) {
-    TrainProgram own(words({"--nproc", "2", "--output_dir", path("own")}));
+    TrainProgram own(train_args({"--nproc", "2", "--output_dir", path("own")}));
     ASSERT_EQ(own.exit_code(), 0) << own.err();
-    const std::vector<std::string> more = words({});
+    const std::vector<std::string> more = train_args({});
     launcher.insert(launcher.end(), {LAUNCH_PROGRAM, "train"});
     launcher.insert(launcher.end(), more.begin(), more.end());
     RunningProcess process(launcher, {.environment = {"OMP_NUM_THREADS=1"}});

@@ -17,13 +17,13 @@ using ::testing::HasSubstr;
 class TrainLoop : public TrainResume {
  protected:
   // Uses Megatron data, which replaces the samples of the other tests.
-  Words blend(const std::string& blend) {
-    return ranks(1, 4) + Words{"--train_data", "", "--train_data_blend", blend, "--seq_length", "8"};
+  Args blend(const std::string& blend) {
+    return ranks(1, 4) + Args{"--train_data", "", "--train_data_blend", blend, "--seq_length", "8"};
   }
-  void expect_resumes(const Words& kind) {
+  void expect_resumes(const Args& kind) {
     run("whole", kind);
     make_killed("whole", "killed");
-    run("killed", kind + Words{"--resume_from_checkpoint", "true"});
+    run("killed", kind + Args{"--resume_from_checkpoint", "true"});
     expect_same_run("whole", "killed", 12);
   }
   std::vector<nlohmann::json> evaluations(const std::string& out) {
@@ -62,8 +62,8 @@ class TrainLoop : public TrainResume {
 };
 
 TEST_F(TrainLoop, ABlendIsSplitTestedAndResumed) {
-  const Words kind = blend("0.3," + kGolden + "/data/multi,0.7," + kGolden + "/data/tokens") +
-                     Words{"--split", "4,1,1", "--eval_steps", "7", "--eval_iters", "2", "--logging_steps", "3"};
+  const Args kind = blend("0.3," + kGolden + "/data/multi,0.7," + kGolden + "/data/tokens") +
+                    Args{"--split", "4,1,1", "--eval_steps", "7", "--eval_iters", "2", "--logging_steps", "3"};
   expect_resumes(kind);
   const auto lines = evaluations("whole");
   ASSERT_EQ(lines.size(), 2u) << "after step 7 and the last one";
@@ -77,12 +77,12 @@ TEST_F(TrainLoop, ABlendIsSplitTestedAndResumed) {
 
 TEST_F(TrainLoop, SetsAreEvaluatedOneByOneAndTogether) {
   const std::string first = write_jsonl(path("first.jsonl"), 6), second = write_jsonl(path("second.jsonl"), 10, 200);
-  const Words kind = ranks(2, 2) + Words{"--max_steps", "4", "--eval_steps", "2"};
-  run("sets", kind + Words{"--eval_datasets", "{first: " + first + ", second: " + second + "}", "--save_steps", "2",
-                           "--metric_for_best_model", "eval_second_loss", "--load_best_model_at_end"});
+  const Args kind = ranks(2, 2) + Args{"--max_steps", "4", "--eval_steps", "2"};
+  run("sets", kind + Args{"--eval_datasets", "{first: " + first + ", second: " + second + "}", "--save_steps", "2",
+                          "--metric_for_best_model", "eval_second_loss", "--load_best_model_at_end"});
   for (const auto& [name, file] : {std::pair{"first", first}, std::pair{"second", second}}) {
     fs::remove_all(path("one"));
-    run("one", kind + Words{"--eval_data", file});
+    run("one", kind + Args{"--eval_data", file});
     for (size_t i = 0; i < 2; ++i) {
       EXPECT_EQ(evaluations("sets")[i]["eval_" + std::string(name) + "_loss"], evaluations("one")[i]["eval_loss"])
           << name;
@@ -95,8 +95,8 @@ TEST_F(TrainLoop, SetsAreEvaluatedOneByOneAndTogether) {
 }
 
 TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
-  expect_resumes(ranks(1, 4) + Words{"--rampup_batch_size", "1,1,12", "--iterations_to_skip", "3,8", "--logging_steps",
-                                     "1", "--log_params_norm", "--warmup_samples", "9"});
+  expect_resumes(ranks(1, 4) + Args{"--rampup_batch_size", "1,1,12", "--iterations_to_skip", "3,8", "--logging_steps",
+                                    "1", "--log_params_norm", "--warmup_samples", "9"});
   const auto lines = read_lines(path("whole/metrics.jsonl"));
   std::vector<int> tokens;
   for (const nlohmann::json& line : lines) tokens.push_back(line["tokens"].get<int>() / 16);
@@ -123,42 +123,42 @@ TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
     const nlohmann::json& of = golden[which];
     const std::string ranks = std::to_string(of["dp_size"].get<int>());
     const auto text = [&](const char* name) { return of[name].dump(); };
-    Words words = {"--nproc",
-                   ranks,
-                   "--max_steps",
-                   "-1",
-                   "--per_device_train_batch_size",
-                   text("micro_batch_size"),
-                   "--train_samples",
-                   text("train_samples"),
-                   "--global_batch_size",
-                   text("global_batch_size"),
-                   "--lr_scheduler_type",
-                   "cosine",
-                   "--learning_rate",
-                   text("learning_rate"),
-                   "--min_lr",
-                   text("min_lr"),
-                   "--decoupled_lr",
-                   text("decoupled_lr"),
-                   "--decoupled_min_lr",
-                   text("decoupled_min_lr"),
-                   "--lr_warmup_samples",
-                   text("warmup_samples"),
-                   "--logging_steps",
-                   "1",
-                   "--head_lr_mult",
-                   "0.5",
-                   "--lr_mult_pattern",
-                   "{norm: 2}",
-                   "--save_strategy",
-                   "no"};
-    if (of["decrease_batch_size_if_needed"].get<bool>()) words.push_back("--decrease_batch_size_if_needed");
+    Args args = {"--nproc",
+                 ranks,
+                 "--max_steps",
+                 "-1",
+                 "--per_device_train_batch_size",
+                 text("micro_batch_size"),
+                 "--train_samples",
+                 text("train_samples"),
+                 "--global_batch_size",
+                 text("global_batch_size"),
+                 "--lr_scheduler_type",
+                 "cosine",
+                 "--learning_rate",
+                 text("learning_rate"),
+                 "--min_lr",
+                 text("min_lr"),
+                 "--decoupled_lr",
+                 text("decoupled_lr"),
+                 "--decoupled_min_lr",
+                 text("decoupled_min_lr"),
+                 "--lr_warmup_samples",
+                 text("warmup_samples"),
+                 "--logging_steps",
+                 "1",
+                 "--head_lr_mult",
+                 "0.5",
+                 "--lr_mult_pattern",
+                 "{norm: 2}",
+                 "--save_strategy",
+                 "no"};
+    if (of["decrease_batch_size_if_needed"].get<bool>()) args.push_back("--decrease_batch_size_if_needed");
     if (const nlohmann::json& ramp = of["rampup_batch_size"]; !ramp.is_null()) {
-      words = words + Words{"--rampup_batch_size", ramp[0].dump() + "," + ramp[1].dump() + "," + ramp[2].dump()};
+      args = args + Args{"--rampup_batch_size", ramp[0].dump() + "," + ramp[1].dump() + "," + ramp[2].dump()};
     }
     const std::string out = "samples" + std::to_string(which);
-    run(out, words);
+    run(out, args);
     const auto lines = read_steps(path(out));
     ASSERT_EQ(lines.size(), of["train_iters"].get<size_t>());
     int64_t tokens = 0;
@@ -177,13 +177,13 @@ TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {
 // A batch of 5 is one of 4 on two ranks. With constant weights a step's loss is the mean of its samples' losses, which
 // a run of one sample per step measures.
 TEST_F(TrainLoop, ADecreasedBatchGoesOnWithTheNextSampleOnAnotherNumberOfRanks) {
-  const Words still = {"--learning_rate", "1e-30", "--weight_decay",      "0",
-                       "--logging_steps", "1",     "--lr_scheduler_type", "constant"};
-  const Words kind = still + Words{"--global_batch_size", "5", "--decrease_batch_size_if_needed"};
-  run("each", still + ranks(1, 1) + Words{"--max_steps", "22", "--save_strategy", "no"});
-  run("decreased", kind + Words{"--nproc", "2", "--max_steps", "3", "--save_steps", "3"});
-  run("decreased", kind + Words{"--nproc", "1", "--max_steps", "5", "--resume_from_checkpoint", "true",
-                                "--override_opt_param_scheduler"});
+  const Args still = {"--learning_rate", "1e-30", "--weight_decay",      "0",
+                      "--logging_steps", "1",     "--lr_scheduler_type", "constant"};
+  const Args kind = still + Args{"--global_batch_size", "5", "--decrease_batch_size_if_needed"};
+  run("each", still + ranks(1, 1) + Args{"--max_steps", "22", "--save_strategy", "no"});
+  run("decreased", kind + Args{"--nproc", "2", "--max_steps", "3", "--save_steps", "3"});
+  run("decreased", kind + Args{"--nproc", "1", "--max_steps", "5", "--resume_from_checkpoint", "true",
+                               "--override_opt_param_scheduler"});
   const auto each = read_steps(path("each")), steps = read_steps(path("decreased"));
   const size_t sizes[] = {4, 4, 4, 5, 5};
   ASSERT_EQ(steps.size(), 5u);
@@ -212,13 +212,13 @@ TEST_F(TrainLoop, LongSamplesAreCutDroppedOrSplitAndCounted) {
       {"right", "4 samples; 2 cut to 4 tokens of 4 samples"},
       {"drop", "2 samples; 2 dropped of 4 samples"},
       {"split", "6 samples; 2 split into 4 pieces of up to 4 tokens of 4"}};
-  const Words kind = ranks(1, 2) + Words{"--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no"};
-  for (const auto& [how, words] : said) {
+  const Args kind = ranks(1, 2) + Args{"--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no"};
+  for (const auto& [how, message] : said) {
     TrainProgram program(
-        run_words(how, kind + Words{"--train_data", path("long.jsonl"), "--cutoff_len", "4", "--truncation", how}));
+        run_args(how, kind + Args{"--train_data", path("long.jsonl"), "--cutoff_len", "4", "--truncation", how}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();
-    EXPECT_THAT(program.out(), HasSubstr(words));
-    run(how + "_by_hand", kind + Words{"--train_data", path(how + ".jsonl")});
+    EXPECT_THAT(program.out(), HasSubstr(message));
+    run(how + "_by_hand", kind + Args{"--train_data", path(how + ".jsonl")});
     const auto cut = read_steps(path(how)), by_hand = read_steps(path(how + "_by_hand"));
     ASSERT_EQ(cut.size(), 3u);
     for (size_t i = 0; i < 3; ++i) {
@@ -251,26 +251,26 @@ TEST_F(TrainLoop, DocumentsOfARowAreLearntAsIfTheyWereAlone) {
   }
   alone.close();
   const int samples = static_cast<int>(read_lines(path("alone.jsonl")).size());
-  const Words kind = {"--max_steps", "-1",   "--num_train_epochs", "3",     "--logging_steps", "1",
-                      "--tokenizer", "byte", "--shuffle",          "false", "--save_strategy", "no"};
-  run("alone", kind + Words{"--nproc", "1", "--train_data", path("alone.jsonl"), "--per_device_train_batch_size",
-                            std::to_string(samples)});
+  const Args kind = {"--max_steps", "-1",   "--num_train_epochs", "3",     "--logging_steps", "1",
+                     "--tokenizer", "byte", "--shuffle",          "false", "--save_strategy", "no"};
+  run("alone", kind + Args{"--nproc", "1", "--train_data", path("alone.jsonl"), "--per_device_train_batch_size",
+                           std::to_string(samples)});
   const auto expected = read_steps(path("alone"));
-  const Words rows = kind + Words{"--train_data",
-                                  path("docs.txt"),
-                                  "--seq_length",
-                                  "16",
-                                  "--reset_position_ids",
-                                  "--reset_attention_mask",
-                                  "--eod_mask_loss",
-                                  "--per_device_train_batch_size",
-                                  "2"};
-  const std::vector<Words> layouts = {
+  const Args rows = kind + Args{"--train_data",
+                                path("docs.txt"),
+                                "--seq_length",
+                                "16",
+                                "--reset_position_ids",
+                                "--reset_attention_mask",
+                                "--eod_mask_loss",
+                                "--per_device_train_batch_size",
+                                "2"};
+  const std::vector<Args> layouts = {
       {"--nproc", "1"},
       {"--nproc", "2", "--context_parallel_size", "2"},
       {"--nproc", "4", "--tensor_model_parallel_size", "2", "--pipeline_model_parallel_size", "2",
        "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2"}};
-  for (const Words& layout : layouts) {
+  for (const Args& layout : layouts) {
     fs::remove_all(path("rows"));
     run("rows", rows + layout);
     const auto steps = read_steps(path("rows"));
@@ -285,15 +285,15 @@ TEST_F(TrainLoop, DocumentsOfARowAreLearntAsIfTheyWereAlone) {
 }
 
 TEST_F(TrainLoop, TheNormOfTheWeightsIsTheSameUnderEveryLayout) {
-  const Words kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm", "--log_num_zeros_in_grad"};
+  const Args kind = {"--max_steps", "2", "--logging_steps", "1", "--log_params_norm", "--log_num_zeros_in_grad"};
   run("one", ranks(1, 4) + kind);
   EXPECT_GT(read_steps(path("one")).back()["num_zeros_in_grad"],
             64);  // a row of the embedding whose token does not occur
   const double expected = read_steps(path("one")).back()["params_norm"];
-  const std::vector<Words> layouts = {ranks(2, 4) + Words{"--tensor_model_parallel_size", "2"},
-                                      ranks(2, 2) + Words{"--use_distributed_optimizer"},
-                                      ranks(2, 4) + Words{"--pipeline_model_parallel_size", "2"}};
-  for (const Words& each : layouts) {
+  const std::vector<Args> layouts = {ranks(2, 4) + Args{"--tensor_model_parallel_size", "2"},
+                                     ranks(2, 2) + Args{"--use_distributed_optimizer"},
+                                     ranks(2, 4) + Args{"--pipeline_model_parallel_size", "2"}};
+  for (const Args& each : layouts) {
     fs::remove_all(path("other"));
     run("other", each + kind);
     EXPECT_NEAR(read_steps(path("other")).back()["params_norm"].get<double>(), expected, 1e-5 * expected)
@@ -303,19 +303,19 @@ TEST_F(TrainLoop, TheNormOfTheWeightsIsTheSameUnderEveryLayout) {
 
 TEST_F(TrainLoop, ARunInPartsIsTheWholeRun) {
   run("whole", ranks(1, 4));
-  const Words part = ranks(1, 4) + Words{"--exit_interval", "5", "--resume_from_checkpoint", "true"};
+  const Args part = ranks(1, 4) + Args{"--exit_interval", "5", "--resume_from_checkpoint", "true"};
   run("parts", part);
   EXPECT_EQ(newest_checkpoint("parts"), 5);
   EXPECT_FALSE(fs::exists(path("parts/checkpoint-10")));
   run("parts", part);
   run("parts", part);
   expect_same_run("whole", "parts", 12);
-  run("short", ranks(2, 2) + Words{"--exit_duration_in_mins", "1e-6", "--logging_steps", "1"});
+  run("short", ranks(2, 2) + Args{"--exit_duration_in_mins", "1e-6", "--logging_steps", "1"});
   EXPECT_EQ(newest_checkpoint("short"), 1);
 }
 
 TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
-  const Words frozen = ranks(1, 4) + Words{"--freeze", "embed_tokens,layers\\.[01]\\.mlp", "--optimizer", "lion"};
+  const Args frozen = ranks(1, 4) + Args{"--freeze", "embed_tokens,layers\\.[01]\\.mlp", "--optimizer", "lion"};
   expect_resumes(frozen);
   const std::string before = kTinyModel + "/model.safetensors";
   for (const char* part : {"embed_tokens", "layers.0.mlp", "layers.1.mlp"}) {
@@ -323,8 +323,8 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
     EXPECT_TRUE(tensors(before, part).first == tensors(model("whole"), part).first) << part;
     EXPECT_FALSE(tensors(before, part).second == tensors(model("whole"), part).second) << part;
   }
-  const Words shorter = ranks(1, 2) + Words{"--max_steps", "3", "--weight_decay", "0.1"};
-  const auto same = [&](const Words& a, const Words& b) {
+  const Args shorter = ranks(1, 2) + Args{"--max_steps", "3", "--weight_decay", "0.1"};
+  const auto same = [&](const Args& a, const Args& b) {
     for (const char* out : {"a", "b"}) fs::remove_all(path(out));
     run("a", shorter + a);
     run("b", shorter + b);
@@ -346,17 +346,17 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
 // core/ops compares the operator with libtorch's; here it gets the coefficients, in training only. Both terms are
 // linear in their coefficients.
 TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
-  const auto losses = [&](const Words& more) {
+  const auto losses = [&](const Args& more) {
     fs::remove_all(path("smooth"));
     run("smooth", ranks(1, 1) +
-                      Words{"--max_steps", "1", "--logging_steps", "1", "--save_strategy", "no", "--learning_rate", "0",
-                            "--eval_data", path("data.jsonl")} +
+                      Args{"--max_steps", "1", "--logging_steps", "1", "--save_strategy", "no", "--learning_rate", "0",
+                           "--eval_data", path("data.jsonl")} +
                       more);
     return std::pair<double, double>(read_steps(path("smooth")).back()["loss"],
                                      evaluations("smooth").back()["eval_loss"]);
   };
   const auto [plain, plain_eval] = losses({});
-  for (const Words& term : {Words{"--label_smoothing_factor", "0.1", "0.2"}, Words{"--z_loss_coeff", "0.01", "0.02"}}) {
+  for (const Args& term : {Args{"--label_smoothing_factor", "0.1", "0.2"}, Args{"--z_loss_coeff", "0.01", "0.02"}}) {
     const auto [once, once_eval] = losses({term[0], term[1]});
     const auto [twice, twice_eval] = losses({term[0], term[2]});
     EXPECT_GT(std::abs(once - plain), 1e-4) << term[0];
@@ -370,21 +370,21 @@ TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
 // Vocabulary and sequence split over ranks, deferred weight gradients, overlapped reductions: losses in chunks,
 // computed once or twice, equal those without chunks.
 TEST_F(TrainLoop, LossesInChunksTrainTheSameUnderLayouts) {
-  const Words zb = {"--pipeline_model_parallel_size",
-                    "2",
-                    "--virtual_pipeline_model_parallel_size",
-                    "2",
-                    "--pipeline_schedule",
-                    "zb-v"};
-  const Words tp = {"--tensor_model_parallel_size", "2"};
-  const Words whole_sequences = {"--sequence_parallel", "false"};
-  const Words dp = {"--use_distributed_optimizer", "--overlap_grad_reduce", "true", "--ddp_bucket_size", "1000"};
-  for (const Words& layout :
+  const Args zb = {"--pipeline_model_parallel_size",
+                   "2",
+                   "--virtual_pipeline_model_parallel_size",
+                   "2",
+                   "--pipeline_schedule",
+                   "zb-v"};
+  const Args tp = {"--tensor_model_parallel_size", "2"};
+  const Args whole_sequences = {"--sequence_parallel", "false"};
+  const Args dp = {"--use_distributed_optimizer", "--overlap_grad_reduce", "true", "--ddp_bucket_size", "1000"};
+  for (const Args& layout :
        {ranks(2, 4) + tp, ranks(2, 4) + tp + whole_sequences, ranks(2, 4) + zb, ranks(2, 2) + dp}) {
     const auto losses = [&](const std::string& size) {
       fs::remove_all(path("chunks"));
-      run("chunks", layout + Words{"--max_steps", "4", "--logging_steps", "1", "--save_strategy", "no",
-                                   "--label_smoothing_factor", "0.1", "--loss_chunk_size", size});
+      run("chunks", layout + Args{"--max_steps", "4", "--logging_steps", "1", "--save_strategy", "no",
+                                  "--label_smoothing_factor", "0.1", "--loss_chunk_size", size});
       std::vector<double> all;
       for (const nlohmann::json& line : read_steps(path("chunks"))) all.push_back(line["loss"]);
       return all;
@@ -397,8 +397,8 @@ TEST_F(TrainLoop, LossesInChunksTrainTheSameUnderLayouts) {
 }
 
 TEST_F(TrainLoop, TimesOfTheStepsPartsAreLoggedOverRanks) {
-  const Words kind = ranks(2, 2) + Words{"--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no"};
-  run("timed", kind + Words{"--timing_log_level", "1", "--timing_log_option", "all"});
+  const Args kind = ranks(2, 2) + Args{"--max_steps", "3", "--logging_steps", "1", "--save_strategy", "no"};
+  run("timed", kind + Args{"--timing_log_level", "1", "--timing_log_option", "all"});
   const nlohmann::json line = read_steps(path("timed")).back();
   double sum = 0;
   for (const std::string part : {"forward_backward", "reduce", "optimizer", "data", "save"}) {
@@ -410,7 +410,7 @@ TEST_F(TrainLoop, TimesOfTheStepsPartsAreLoggedOverRanks) {
   EXPECT_GT(line["time_forward_backward_rank_1"].get<double>(), 0);
   EXPECT_LE(sum, line["seconds"].get<double>() * 1.001) << "parts of a step";
   fs::remove_all(path("timed"));
-  run("timed", kind + Words{"--timing_log_level", "1"});
+  run("timed", kind + Args{"--timing_log_level", "1"});
   const nlohmann::json both = read_steps(path("timed")).back();
   EXPECT_LE(both["time_optimizer_min"].get<double>(), both["time_optimizer_max"].get<double>());
   EXPECT_FALSE(both.contains("time_optimizer_rank_0"));
@@ -418,8 +418,8 @@ TEST_F(TrainLoop, TimesOfTheStepsPartsAreLoggedOverRanks) {
 }
 
 TEST_F(TrainLoop, ForwardAndBackwardOfAPipelineHaveTheirOwnTimes) {
-  run("timed", ranks(2, 4) + Words{"--pipeline_model_parallel_size", "2", "--max_steps", "3", "--logging_steps", "1",
-                                   "--save_strategy", "no", "--timing_log_level", "2", "--timing_log_option", "all"});
+  run("timed", ranks(2, 4) + Args{"--pipeline_model_parallel_size", "2", "--max_steps", "3", "--logging_steps", "1",
+                                  "--save_strategy", "no", "--timing_log_level", "2", "--timing_log_option", "all"});
   const nlohmann::json line = read_steps(path("timed")).back();
   for (const std::string rank : {"0", "1"}) {
     const auto seconds = [&](const std::string& part) { return line["time_" + part + "_rank_" + rank].get<double>(); };
@@ -431,11 +431,11 @@ TEST_F(TrainLoop, ForwardAndBackwardOfAPipelineHaveTheirOwnTimes) {
 
 // Spans are nested or disjoint, so that a viewer can stack them.
 TEST_F(TrainLoop, AProfileHasSpansThatNest) {
-  const Words kind =
+  const Args kind =
       ranks(2, 4) +
-      Words{"--pipeline_model_parallel_size", "2", "--max_steps",        "4", "--save_strategy", "no", "--profile",
-            "--profile_step_start",           "1", "--profile_step_end", "3"};
-  run("profiled", kind + Words{"--profile_ranks", "1"});
+      Args{"--pipeline_model_parallel_size", "2", "--max_steps",        "4", "--save_strategy", "no", "--profile",
+           "--profile_step_start",           "1", "--profile_step_end", "3"};
+  run("profiled", kind + Args{"--profile_ranks", "1"});
   EXPECT_FALSE(fs::exists(path("profiled/profile/rank_0.json")));
   const auto trace = nlohmann::json::parse(bytes_of(path("profiled/profile/rank_1.json")));
   std::map<std::string, int> found;
@@ -481,9 +481,9 @@ TEST_F(TrainLoop, StopsWhenEvaluationsStopGettingBetter) {
     file << "]}\n";
   }
   file.close();
-  const Words kind =
-      ranks(1, 4) + Words{"--eval_data",         path("eval.jsonl"), "--eval_steps", "1", "--learning_rate", "1e-2",
-                          "--lr_scheduler_type", "constant",         "--save_steps", "3"};
+  const Args kind =
+      ranks(1, 4) + Args{"--eval_data",         path("eval.jsonl"), "--eval_steps", "1", "--learning_rate", "1e-2",
+                         "--lr_scheduler_type", "constant",         "--save_steps", "3"};
   run("whole", kind);
   const auto ends_with = [lines = evaluations("whole")](double given) {
     int64_t waited = 0;
@@ -501,8 +501,8 @@ TEST_F(TrainLoop, StopsWhenEvaluationsStopGettingBetter) {
   const int64_t expected = ends_with(threshold);
   ASSERT_LT(expected, ends_with(0));
   ASSERT_NE(expected % 3, 0) << "the checkpoint below would be the end";
-  const Words stopping =
-      kind + Words{"--early_stopping_patience", "3", "--early_stopping_threshold", std::to_string(threshold)};
+  const Args stopping =
+      kind + Args{"--early_stopping_patience", "3", "--early_stopping_threshold", std::to_string(threshold)};
   run("stopped", stopping);
   EXPECT_EQ(newest_checkpoint("stopped"), expected);
   EXPECT_EQ(static_cast<int64_t>(evaluations("stopped").size()), expected);
@@ -514,7 +514,7 @@ TEST_F(TrainLoop, StopsWhenEvaluationsStopGettingBetter) {
   for (const char* name : {".concord-run.json", "metrics.jsonl", "eval_metrics.jsonl"}) {
     fs::copy(path("stopped/") + name, path("resumed"));
   }
-  run("resumed", stopping + Words{"--resume_from_checkpoint", "true"});
+  run("resumed", stopping + Args{"--resume_from_checkpoint", "true"});
   EXPECT_EQ(newest_checkpoint("resumed"), expected);
   EXPECT_THAT(refusal({"--early_stopping_patience", "3"}), HasSubstr("but there are none"));
 }

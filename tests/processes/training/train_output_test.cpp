@@ -25,7 +25,7 @@ class TrainOutput : public Train {
  protected:
   // Runs |words|, which must succeed; returns its output.
   std::string said_by(const std::vector<std::string>& more) {
-    TrainProgram program(words(more));
+    TrainProgram program(train_args(more));
     EXPECT_EQ(program.exit_code(), 0) << program.err();
     return program.out() + program.err();
   }
@@ -87,7 +87,7 @@ TEST_F(TrainOutput, WhatWasLoggedStaysAboveTheLineOfATerminal) {
   int outside = -1, inside = -1;
   ASSERT_EQ(::openpty(&outside, &inside, nullptr, nullptr, nullptr), 0);
   std::vector<std::string> command = {LAUNCH_PROGRAM, "train"};
-  const std::vector<std::string> more = words({});
+  const std::vector<std::string> more = train_args({});
   command.insert(command.end(), more.begin(), more.end());
   std::string line;
   for (const std::string& word : command) line += "'" + word + "' ";
@@ -117,7 +117,7 @@ TEST_F(TrainOutput, UnderMpirunNoEscapeCodesGoIntoFiles) {
   if (mpirun.empty()) GTEST_SKIP() << "there is no mpirun; install openmpi-bin";
   std::vector<std::string> command = {mpirun, "--oversubscribe", "--allow-run-as-root", "-n", "1", LAUNCH_PROGRAM,
                                       "train"};
-  const std::vector<std::string> more = words({});
+  const std::vector<std::string> more = train_args({});
   command.insert(command.end(), more.begin(), more.end());
   RunningProcess process(command, {.environment = {"OMP_NUM_THREADS=1"}});
   ASSERT_EQ(process.wait(), 0) << process.err();
@@ -130,7 +130,7 @@ TEST_F(TrainOutput, AnErrorThatAllRanksShareIsPrintedOnce) {
   std::vector<std::unique_ptr<TrainProgram>> ranks;
   for (const std::string rank : {"0", "1", "2"}) {
     ranks.push_back(std::make_unique<TrainProgram>(
-        words({"--learning_rate", "fast"}),
+        train_args({"--learning_rate", "fast"}),
         ProcessSettings{.environment = {"RANK=" + rank, "LOCAL_RANK=" + rank, "WORLD_SIZE=3", "LOCAL_WORLD_SIZE=3",
                                         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29557"}}));
   }

@@ -32,7 +32,7 @@ class TrainStop : public Train, public ::testing::WithParamInterface<int> {
  protected:
   bool is_training() { return fs::exists(path("out/metrics.jsonl")) && read_steps(path("out")).size() > 2; }
   std::vector<std::string> endless(const std::vector<std::string>& more) {
-    std::vector<std::string> all = words({"--nproc", "2", "--max_steps", "1000000", "--save_steps", "900000"});
+    std::vector<std::string> all = train_args({"--nproc", "2", "--max_steps", "1000000", "--save_steps", "900000"});
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -85,9 +85,9 @@ TEST_P(TrainStop, AnEvaluationIsAbandoned) {
 // port, which shows that rank 0 waits.
 TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
   const auto port = static_cast<uint16_t>(tests::free_port());
-  TrainProgram program(words({}), {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
-                                                   "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
-                                                   "CONCORD_JOB_TOKEN=0123456789abcdef0123456789abcdef"}});
+  TrainProgram program(train_args({}), {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
+                                                        "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + std::to_string(port),
+                                                        "CONCORD_JOB_TOKEN=0123456789abcdef0123456789abcdef"}});
   ASSERT_TRUE(poll_until([&] { return listens(port); })) << program.err();
   program.process().signal(GetParam());
   EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();
@@ -123,7 +123,7 @@ TEST_P(TrainStop, TheFinalSaveIsFinished) {
     return false;
   };
   for (const char* nproc : {"2", "1"}) {
-    TrainProgram program(words({"--model", path("large"), "--nproc", nproc}));
+    TrainProgram program(train_args({"--model", path("large"), "--nproc", nproc}));
     ASSERT_TRUE(poll_until(is_writing)) << program.err();
     program.process().signal(GetParam());
     EXPECT_EQ(program.exit_code(), 128 + GetParam()) << program.err();

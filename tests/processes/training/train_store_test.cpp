@@ -65,8 +65,8 @@ class TrainStore : public Train {
   std::vector<std::string> job_at(int port, const std::string& output) {
     std::vector<std::string> command = {LAUNCH_PROGRAM,       "launch", "--nproc",      "2",    "--master_port",
                                         std::to_string(port), "--",     LAUNCH_PROGRAM, "train"};
-    const std::vector<std::string> more =
-        words({"--output_dir", output, "--max_steps", "6", "--save_steps", "1", "--tensor_model_parallel_size", "2"});
+    const std::vector<std::string> more = train_args(
+        {"--output_dir", output, "--max_steps", "6", "--save_steps", "1", "--tensor_model_parallel_size", "2"});
     command.insert(command.end(), more.begin(), more.end());
     return command;
   }
@@ -119,7 +119,7 @@ TEST_F(TrainStore, WhatAKilledRunLeftHalfWrittenIsRemovedByTheNext) {
   fs::create_directories(left);
   std::ofstream(left + "/.concord-nonce") << "0123456789abcdef";
   std::ofstream(left + "/model.safetensors") << "half";
-  TrainProgram next(words({"--max_steps", "1", "--save_strategy", "no"}));
+  TrainProgram next(train_args({"--max_steps", "1", "--save_strategy", "no"}));
   EXPECT_EQ(next.exit_code(), 0) << next.err();
   EXPECT_FALSE(fs::exists(left));
 }

@@ -14,8 +14,8 @@ using ::testing::Not;
 namespace fs = std::filesystem;
 
 TEST_F(Train, LeavesWhatAPersonAndAScriptLookFor) {
-  TrainProgram program(words({"--nproc", "2", "--eval_data", write_jsonl(path("eval.jsonl"), 7), "--eval_strategy",
-                              "steps", "--eval_steps", "0.5", "--save_steps", "2", "--save_total_limit", "1"}));
+  TrainProgram program(train_args({"--nproc", "2", "--eval_data", write_jsonl(path("eval.jsonl"), 7), "--eval_strategy",
+                                   "steps", "--eval_steps", "0.5", "--save_steps", "2", "--save_total_limit", "1"}));
   ASSERT_EQ(program.exit_code(), 0) << program.err();
   const auto steps = read_steps(path("out"));
   ASSERT_EQ(steps.size(), 4u);
@@ -34,7 +34,7 @@ TEST_F(Train, LeavesWhatAPersonAndAScriptLookFor) {
 }
 
 TEST_F(Train, WhatItPrintedAsItsArgumentsTrainsTheSame) {
-  TrainProgram first(words({}));
+  TrainProgram first(train_args({}));
   ASSERT_EQ(first.exit_code(), 0) << first.err();
   TrainProgram second({"--config", path("out/training_args.yaml"), "--output_dir", path("again")});
   ASSERT_EQ(second.exit_code(), 0) << second.err();
@@ -44,7 +44,7 @@ TEST_F(Train, WhatItPrintedAsItsArgumentsTrainsTheSame) {
 }
 
 TEST_F(Train, SigtermEndsItAfterTheStepOnAllRanksWithTheModelSaved) {
-  TrainProgram program(words({"--nproc", "2", "--max_steps", "1000000", "--save_steps", "900000"}));
+  TrainProgram program(train_args({"--nproc", "2", "--max_steps", "1000000", "--save_steps", "900000"}));
   ASSERT_TRUE(poll_until([&] { return fs::exists(path("out/metrics.jsonl")) && read_steps(path("out")).size() > 2; }));
   program.process().signal(SIGTERM);
   program.exit_code();
@@ -55,7 +55,7 @@ TEST_F(Train, SigtermEndsItAfterTheStepOnAllRanksWithTheModelSaved) {
 }
 
 TEST_F(Train, PrintConfigIsAConfiguration) {
-  TrainProgram program(words({"--print_config", "--bf16"}));
+  TrainProgram program(train_args({"--print_config", "--bf16"}));
   ASSERT_EQ(program.exit_code(), 0) << program.err();
   std::ofstream(path("printed.yaml")) << program.out();
   TrainProgram again({"--config", path("printed.yaml"), "--print_config"});
@@ -111,10 +111,10 @@ TEST_F(Train, AnOutputFolderOfAnotherRunIsKept) {
   fs::create_directories(path("out"));
   std::ofstream(path("out/trainer_state.json")) << "{}";
   std::ofstream(path("out/.concord-run.json")) << "{}";  // left by every run
-  TrainProgram refused(words({}));
+  TrainProgram refused(train_args({}));
   EXPECT_EQ(refused.exit_code(), 2);
   EXPECT_THAT(refused.err(), AllOf(HasSubstr("contains another run"), HasSubstr("--overwrite_output_dir")));
-  TrainProgram allowed(words({"--overwrite_output_dir"}));
+  TrainProgram allowed(train_args({"--overwrite_output_dir"}));
   EXPECT_EQ(allowed.exit_code(), 0) << allowed.err();
   EXPECT_EQ(read_steps(path("out")).size(), 4u);
 }
@@ -133,7 +133,7 @@ TEST_F(Train, AnOutputFolderThatIsAFileIsRefused) {
 }
 
 TEST_F(Train, NprocInsideAJobIsRefused) {
-  TrainProgram program(words({"--nproc", "2"}),
+  TrainProgram program(train_args({"--nproc", "2"}),
                        {.environment = {"RANK=0", "WORLD_SIZE=2", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=2",
                                         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29555"}});
   EXPECT_EQ(program.exit_code(), 2);
@@ -141,7 +141,7 @@ TEST_F(Train, NprocInsideAJobIsRefused) {
 }
 
 TEST_F(Train, TheVariablesOfALauncherMakeTheJob) {
-  const std::vector<std::string> launched = words({});
+  const std::vector<std::string> launched = train_args({});
   std::vector<std::string> command = {"train"};
   command.insert(command.end(), launched.begin(), launched.end());
   Launch job({"--nproc", "2"}, command);
@@ -159,10 +159,10 @@ TEST_F(Train, WithoutArgumentsItMakesItsOwnDataAndNamesTheFloor) {
 }
 
 TEST_F(Train, KnowsTheShareOfThePeakThatItUses) {
-  TrainProgram unknown(words({"--max_steps", "2"}));
+  TrainProgram unknown(train_args({"--max_steps", "2"}));
   ASSERT_EQ(unknown.exit_code(), 0) << unknown.err();
   EXPECT_FALSE(read_steps(path("out")).front().contains("mfu")) << "nobody knows the peak of these processors";
-  TrainProgram known(words({"--nproc", "2", "--peak_flops", "1e9", "--output_dir", path("known")}));
+  TrainProgram known(train_args({"--nproc", "2", "--peak_flops", "1e9", "--output_dir", path("known")}));
   ASSERT_EQ(known.exit_code(), 0) << known.err();
   EXPECT_THAT(known.out(), HasSubstr("MFU"));
   const auto steps = read_steps(path("known"));
@@ -178,7 +178,7 @@ TEST_F(Train, KnowsTheShareOfThePeakThatItUses) {
 TEST_F(Train, ALossThatIsNoNumberIsNamedWithItsRankMicroBatchAndStep) {
   const std::vector<std::string> wild = {
       "--learning_rate", "1e30", "--max_grad_norm", "0", "--gradient_accumulation_steps", "2", "--nproc", "2"};
-  TrainProgram program(words(wild));
+  TrainProgram program(train_args(wild));
   EXPECT_EQ(program.exit_code(), 1);
   EXPECT_THAT(program.err(), ::testing::ContainsRegex("rank [01]: the loss of micro-batch [01] of step 2 is "));
   EXPECT_THAT(program.err(), HasSubstr("set check_for_nan_in_loss_and_grad to false to skip such steps"));
@@ -194,8 +194,8 @@ TEST_F(Train, TakesTextAndPairs) {
     }
   }
   for (const std::string data : {"pairs.jsonl", "text.txt"}) {
-    TrainProgram program(words({"--train_data", path(data), "--tokenizer", "byte", "--seq_length", "128",
-                                "--output_dir", path("of-" + data)}));
+    TrainProgram program(train_args({"--train_data", path(data), "--tokenizer", "byte", "--seq_length", "128",
+                                     "--output_dir", path("of-" + data)}));
     ASSERT_EQ(program.exit_code(), 0) << program.err();
     const auto steps = read_steps(path("of-" + data));
     ASSERT_EQ(steps.size(), 4u);
@@ -206,7 +206,7 @@ TEST_F(Train, TakesTextAndPairs) {
 // With a layout that splits tokens, layers and batches; the saved model generates the same text by itself.
 TEST_F(Train, SamplesOfPromptsAreWhatTheSavedModelSays) {
   std::ofstream(path("prompts.jsonl")) << "{\"input_ids\": [5, 6, 7]}\n{\"input_ids\": [9]}\n";
-  TrainProgram program(words(
+  TrainProgram program(train_args(
       {"--nproc", "8", "--tensor_model_parallel_size", "2", "--sequence_parallel", "--pipeline_model_parallel_size",
        "2", "--gradient_accumulation_steps", "2", "--eval_data", write_jsonl(path("eval.jsonl"), 7), "--eval_strategy",
        "steps", "--eval_steps", "2", "--sample_prompts", path("prompts.jsonl"), "--sample_max_new_tokens", "12"}));
@@ -228,8 +228,8 @@ TEST_F(Train, SamplesOfPromptsAreWhatTheSavedModelSays) {
 
 TEST_F(Train, NamesACorpusThatIsCutShortDuringTheRun) {
   for (const char* end : {".bin", ".idx"}) fs::copy_file(kGolden + "/data/tokens" + end, path("tokens") + end);
-  TrainProgram program(words({"--train_data", path("tokens"), "--seq_length", "16", "--max_steps", "1000000",
-                              "--shuffle", "false", "--save_strategy", "no"}));
+  TrainProgram program(train_args({"--train_data", path("tokens"), "--seq_length", "16", "--max_steps", "1000000",
+                                   "--shuffle", "false", "--save_strategy", "no"}));
   ASSERT_TRUE(program.process().wait_for_text("step"));
   fs::resize_file(path("tokens.bin"), 0);
   EXPECT_EQ(program.exit_code(), 1);
@@ -237,7 +237,7 @@ TEST_F(Train, NamesACorpusThatIsCutShortDuringTheRun) {
 }
 
 TEST_F(Train, FailsWhereItsOutputFolderIsRemoved) {
-  TrainProgram program(words({"--max_steps", "1000000", "--save_strategy", "no"}));
+  TrainProgram program(train_args({"--max_steps", "1000000", "--save_strategy", "no"}));
   ASSERT_TRUE(program.process().wait_for_text("step"));
   fs::remove_all(path("out"));
   EXPECT_EQ(program.exit_code(), 1);
@@ -253,7 +253,7 @@ std::string run_example(const std::vector<std::string>& command) {
 
 TEST_F(Train, TheExampleWithACallbackStopsAtItsGoalOnAllRanks) {
   std::vector<std::string> command = {LAUNCH_PROGRAM, "launch", "--nproc", "2", "--", CALLBACK, "100"};
-  const std::vector<std::string> more = words({"--max_steps", "50"});
+  const std::vector<std::string> more = train_args({"--max_steps", "50"});
   command.insert(command.end(), more.begin(), more.end());
   EXPECT_THAT(run_example(command), HasSubstr("goal reached at step 1"));
   EXPECT_EQ(read_steps(path("out")).size(), 1u);

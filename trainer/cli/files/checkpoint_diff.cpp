@@ -91,8 +91,8 @@ std::vector<FieldDifference> compare_metadata(const std::string& a, const std::s
 }
 
 std::string short_text(const ordered_json& value) {
-  constexpr size_t kLongest = 60;
-  return value.is_null() ? "none" : one_line(value.dump(), kLongest);
+  constexpr size_t kMaxLength = 60;
+  return value.is_null() ? "none" : one_line(value.dump(), kMaxLength);
 }
 
 void print_text(const std::vector<FieldDifference>& metadata, const std::vector<TensorSet>& sets, bool all) {

@@ -113,11 +113,11 @@ Line line_of(const TensorComparison& tensor) {
                  fmt::format("{:.6g}", d.largest_absolute.a), fmt::format("{:.6g}", d.largest_absolute.b),
                  number_text(d.largest_relative.value), number_text(d.norm_ratio), number_text(d.tolerance_used)});
   }
-  std::string words =
+  std::string value =
       tensor.outcome == TensorComparison::Outcome::other_type ? sides_text(tensor) : to_string(tensor.outcome);
-  if (d.beyond > 0) words += fmt::format(" in {} of {}", d.beyond, d.elements);
-  if (d.nan_in_one > 0) words += fmt::format(", {} NaN on one side", d.nan_in_one);
-  line.push_back(words);
+  if (d.beyond > 0) value += fmt::format(" in {} of {}", d.beyond, d.elements);
+  if (d.nan_in_one > 0) value += fmt::format(", {} NaN on one side", d.nan_in_one);
+  line.push_back(value);
   return line;
 }
 

@@ -29,11 +29,12 @@ DType parse_dtype(const std::string& text, const std::string& where) {
 
 // Any other JSON number would be rounded or wrap around.
 int64_t size_of_axis(const json& value, const std::string& where) {
-  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-  if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(kMost)) return value.get<int64_t>();
+  constexpr int64_t kMaxValue = std::numeric_limits<int64_t>::max();
+  if (value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(kMaxValue))
+    return value.get<int64_t>();
   throw ConfigError(fmt::format("{}: a size is {}; must be an integer from 0 to {}", where,
                                 value.is_structured() ? value.type_name() : one_line(value.dump(-1, ' ', true)),
-                                kMost));
+                                kMaxValue));
 }
 
 int64_t elements_of(const json& entry, const std::string& where) {

@@ -84,7 +84,7 @@ Split parse_split(const std::vector<std::string>& weights) {
   std::vector<double> numbers;
   for (const std::string& text : weights) numbers.push_back(weight_of(text));
   numbers.resize(3);
-  if (numbers[0] <= 0) throw ConfigError("split leaves nothing for training: its first number has to be > 0");
+  if (numbers[0] <= 0) throw ConfigError("split leaves nothing for training: its first number must be > 0");
   numbers = normalized(std::move(numbers));
   Split split;
   double begin = 0;

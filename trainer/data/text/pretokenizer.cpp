@@ -8,29 +8,29 @@ namespace {
 // The size at which the cache is cleared. Far fewer pieces of a corpus occur more than once.
 constexpr size_t kMaxPieces = 1 << 20, kMaxIds = size_t{1} << 24;
 
-enum class Letter : uint8_t { other, letter, digit, blank, line_end };  // a line end is blank too
+enum class CharClass : uint8_t { other, letter, digit, blank, line_end };  // a line end is blank too
 
-constexpr std::array<Letter, 128> letters_table() {
-  std::array<Letter, 128> table{};
-  for (int c = 'a'; c <= 'z'; ++c) table[static_cast<size_t>(c)] = Letter::letter;
-  for (int c = 'A'; c <= 'Z'; ++c) table[static_cast<size_t>(c)] = Letter::letter;
-  for (int c = '0'; c <= '9'; ++c) table[static_cast<size_t>(c)] = Letter::digit;
-  for (const char c : {' ', '\t', '\v', '\f'}) table[static_cast<size_t>(c)] = Letter::blank;
-  for (const char c : {'\r', '\n'}) table[static_cast<size_t>(c)] = Letter::line_end;
+constexpr std::array<CharClass, 128> char_classes() {
+  std::array<CharClass, 128> table{};
+  for (int c = 'a'; c <= 'z'; ++c) table[static_cast<size_t>(c)] = CharClass::letter;
+  for (int c = 'A'; c <= 'Z'; ++c) table[static_cast<size_t>(c)] = CharClass::letter;
+  for (int c = '0'; c <= '9'; ++c) table[static_cast<size_t>(c)] = CharClass::digit;
+  for (const char c : {' ', '\t', '\v', '\f'}) table[static_cast<size_t>(c)] = CharClass::blank;
+  for (const char c : {'\r', '\n'}) table[static_cast<size_t>(c)] = CharClass::line_end;
   return table;
 }
-constexpr std::array<Letter, 128> kLetters = letters_table();
+constexpr std::array<CharClass, 128> kCharClasses = char_classes();
 
 // Scans one text. Positions beyond its end match no kind.
 struct Scan {
   std::string_view text;
 
-  bool is(size_t at, Letter kind) const {
-    return at < text.size() && kLetters[static_cast<size_t>(text[at]) & 127] == kind;
+  bool is(size_t at, CharClass kind) const {
+    return at < text.size() && kCharClasses[static_cast<size_t>(text[at]) & 127] == kind;
   }
-  bool is_blank(size_t at) const { return is(at, Letter::blank) || is(at, Letter::line_end); }
+  bool is_blank(size_t at) const { return is(at, CharClass::blank) || is(at, CharClass::line_end); }
   // Returns the end of the run of |kind| starting at |at|, at most |most| characters.
-  size_t end_of(size_t at, Letter kind, size_t most = std::string_view::npos) const {
+  size_t end_of(size_t at, CharClass kind, size_t most = std::string_view::npos) const {
     for (size_t count = 0; count < most && is(at, kind); ++count) ++at;
     return at;
   }
@@ -64,7 +64,7 @@ size_t blanks(const Scan& scan) {
 size_t gpt2_piece(const Scan& scan) {
   if (const size_t length = contraction(scan.text, false); length > 0) return length;
   const size_t begin = scan.text[0] == ' ' ? 1 : 0;
-  for (const Letter kind : {Letter::letter, Letter::digit, Letter::other}) {
+  for (const CharClass kind : {CharClass::letter, CharClass::digit, CharClass::other}) {
     if (scan.is(begin, kind)) return scan.end_of(begin, kind);
   }
   return blanks(scan);
@@ -74,14 +74,14 @@ size_t gpt2_piece(const Scan& scan) {
 // \s+(?!\S)|\s+
 size_t gpt4_piece(const Scan& scan, size_t digits) {
   if (const size_t length = contraction(scan.text, true); length > 0) return length;
-  if (scan.is(0, Letter::letter)) return scan.end_of(0, Letter::letter);
-  const bool may_lead = scan.is(0, Letter::other) || scan.is(0, Letter::blank);
-  if (may_lead && scan.is(1, Letter::letter)) return scan.end_of(1, Letter::letter);
-  if (scan.is(0, Letter::digit)) return scan.end_of(0, Letter::digit, digits);
+  if (scan.is(0, CharClass::letter)) return scan.end_of(0, CharClass::letter);
+  const bool may_lead = scan.is(0, CharClass::other) || scan.is(0, CharClass::blank);
+  if (may_lead && scan.is(1, CharClass::letter)) return scan.end_of(1, CharClass::letter);
+  if (scan.is(0, CharClass::digit)) return scan.end_of(0, CharClass::digit, digits);
   const size_t begin = scan.text[0] == ' ' ? 1 : 0;
-  if (scan.is(begin, Letter::other)) return scan.end_of(scan.end_of(begin, Letter::other), Letter::line_end);
+  if (scan.is(begin, CharClass::other)) return scan.end_of(scan.end_of(begin, CharClass::other), CharClass::line_end);
   for (size_t end = scan.end_of_blanks(0); end > 0; --end) {
-    if (scan.is(end - 1, Letter::line_end)) return end;
+    if (scan.is(end - 1, CharClass::line_end)) return end;
   }
   return blanks(scan);
 }

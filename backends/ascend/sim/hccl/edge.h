@@ -1,4 +1,5 @@
-// The edge of every exported function of HCCL: exceptions become HCCL's code, and a message for aclGetRecentErrMsg.
+// Wraps the body of every exported function of HCCL: exceptions become HCCL's code, and a message for
+// aclGetRecentErrMsg.
 #pragma once
 
 #include <exception>
@@ -31,10 +32,10 @@ inline void require(const void* pointer, const char* name) {
   if (pointer == nullptr) refuse(abi::kHcclPtr, sdk::text("the argument '%s' is null", name));
 }
 
-// A communicator in use by one call; destroying it meanwhile is refused.
+// A communicator in use by one call; destroying it meanwhile is an error.
 class InUse {
  public:
-  // Throws PTR if |comm| is null, PARA if it is invalid.
+  // Throws HCCL_E_PTR if |comm| is null, HCCL_E_PARA if it is invalid.
   explicit InUse(abi::HcclComm comm);
   ~InUse();
   InUse(const InUse&) = delete;

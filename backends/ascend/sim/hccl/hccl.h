@@ -35,7 +35,7 @@ CONCORD_SIM_HCCL(HcclBatchSendRecv);
 CONCORD_SIM_HCCL(HcclAlltoAll);
 CONCORD_SIM_HCCL(HcclAlltoAllV);
 
-// Beyond what the backend uses; torch_npu looks them up.
+// Functions that only torch_npu looks up.
 CONCORD_SIM_EXPORT concord::ascend::abi::HcclResult HcclSetConfig(int32_t config, int32_t value);
 CONCORD_SIM_EXPORT concord::ascend::abi::HcclResult HcclAllGatherV(void* send, uint64_t send_count, void* recv,
                                                                    const void* recv_counts, const void* recv_offsets,

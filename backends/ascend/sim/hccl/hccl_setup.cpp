@@ -55,8 +55,8 @@ HcclComm enlist(std::shared_ptr<Rank> rank) {
   return handle;
 }
 
-// One card must not set up two communicators at the same time. The vendor does not say what happens then; here it is
-// refused.
+// One card must not set up two communicators at the same time. The vendor does not document what happens then; here it
+// is an error.
 class SetUp {
  public:
   explicit SetUp(int32_t device) : device_(device) {

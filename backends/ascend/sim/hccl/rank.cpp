@@ -14,7 +14,7 @@ namespace {
 constexpr abi::aclError kRtFftsPlusTimeout = 507048;
 constexpr abi::aclError kRtSuspectRemoteError = 507057;
 
-// What ranks tell each other about themselves when they meet.
+// The description of a rank that all ranks exchange during set-up.
 struct Card {
   int32_t physical_device;
   uint32_t world_rank;  // world rank of a member of a sub-communicator

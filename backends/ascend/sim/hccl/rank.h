@@ -1,12 +1,12 @@
-// One rank's end of a simulated HCCL communicator, over backends/shm.
+// A rank of a simulated HCCL communicator, on backends/shm.
 //
-// An operation is work of its stream: it blocks the stream's thread until it is done on this rank. Operations of a
-// communicator run one at a time, in the order in which the streams reach them. Reductions are taken in the order of
-// the ranks, so every rank gets the same bits in every run.
+// An operation is a task of its stream: it blocks the stream's thread until it is done on this rank. Operations of a
+// communicator run one at a time, in the order in which the streams reach them. Reductions add in rank order, so every
+// rank gets the same bits in every run.
 //
-// Send and receive are pairs, as HCCL's are: a send ends when its receive has. The engine's own sends end earlier, so
-// each transfer is followed by a word of receipt on a second engine. Two ranks that both send first wait for each
-// other, until HCCL_EXEC_TIMEOUT.
+// Like HCCL's, a send is done when its receive is. The engine's own sends are done earlier, so each transfer is
+// followed by a word of receipt on a second engine. Two ranks that both send first wait for each other, until
+// HCCL_EXEC_TIMEOUT.
 //
 // Threads: any. Shared by its handle and its queued operations.
 #pragma once
@@ -26,7 +26,7 @@
 
 namespace concord::ascend::sim {
 
-// A rule of HCCL that was broken, with HCCL's code.
+// A violation of a rule of HCCL, with HCCL's code.
 class HcclError : public std::exception {
  public:
   HcclError(abi::HcclResult code, std::string text) : code_(code), text_(std::move(text)) {}
@@ -43,12 +43,12 @@ class HcclError : public std::exception {
 // Options from HcclCommConfig and the environment.
 struct RankOptions {
   std::string name;
-  uint64_t buffer_bytes = 0;  // twice this is taken from the device
+  uint64_t buffer_bytes = 0;  // size of a buffer; a rank allocates two on the device
   std::chrono::milliseconds connect_timeout{};
   std::chrono::milliseconds execute_timeout{};
 };
 
-// Throws PARA if |config| (may be null) or the environment cannot be read.
+// Reads the options; |config| may be null. Throws HCCL_E_PARA for invalid values.
 RankOptions read_options(const abi::HcclCommConfig* config);
 
 class Rank : public std::enable_shared_from_this<Rank> {
@@ -75,10 +75,10 @@ class Rank : public std::enable_shared_from_this<Rank> {
   // Queues |work| on |stream|, a stream of this device, under |name|. Throws on invalid arguments.
   void submit(const char* name, void* stream, std::function<void(shm::Engine& engine)> work);
 
-  // Runs transfers to completion, including receipts. On the stream's thread.
+  // Runs transfers to completion, including receipts. Call on the stream's thread.
   void transfer(std::span<const concord_p2p_item> items);
 
-  // SUCCESS, or the first failure of an operation on any rank.
+  // Returns HCCL_SUCCESS, or the first failure of an operation on any rank.
   abi::HcclResult failure() const;
   bool busy() const { return pending_.load() > 0; }
   void set_suspended(bool suspended) { suspended_.store(suspended); }

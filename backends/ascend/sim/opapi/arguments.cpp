@@ -58,12 +58,12 @@ void Out::operator=(const at::Tensor& value) const {
 }
 
 void Out::reshaped(const at::Tensor& value) const {
-  if (value.numel() != tensor_.numel()) *this = value;  // says what is wrong
+  if (value.numel() != tensor_.numel()) *this = value;  // throws with both shapes
   tensor_.copy_(value.reshape(tensor_.sizes()));
 }
 
 void Out::resized(const at::Tensor& value) const {
-  if (value.numel() > tensor_.numel()) *this = value;  // says what is wrong
+  if (value.numel() > tensor_.numel()) *this = value;  // throws with both shapes
   tensor_.view({-1}).narrow(0, 0, value.numel()).copy_(value.reshape({-1}));
   view_->sizes = value.sizes().vec();
 }

@@ -1,10 +1,10 @@
-// How an operator's C arguments become what ATen works on. An operator is written as a C++ function; the type of each
-// of its parameters says which C type the library's entry point has there, what is kept when the operator is called,
-// and what it is opened as when it runs:
+// Converts an operator's C arguments to ATen's types. An operator is written as a C++ function; the type of each of its
+// parameters determines the C type of the library's entry point, what is kept when the operator is called, and what the
+// body gets when it runs:
 //
-//   at::Tensor                  const aclTensor*      an input; null is refused
+//   at::Tensor                  const aclTensor*      an input; null is an error
 //   std::optional<at::Tensor>   const aclTensor*      an input that may be null
-//   Out                         aclTensor*            an output, or both at once; null is refused
+//   Out                         aclTensor*            an output, or an input and output; null is an error
 //   std::optional<Out>          aclTensor*            an output that may be null
 //   at::Scalar (or optional)    const aclScalar*
 //   Ints (or optional)          const aclIntArray*

@@ -23,7 +23,7 @@ namespace {
 // Which pairs of a row and a column take part.
 struct Rule {
   double scale;
-  int64_t before, after;  // how far a row sees, where the mode says so
+  int64_t before, after;  // keys that a row attends to before and after it, in the modes that use them
   int64_t mode;
   OptionalTensor mask;  // true hides; a triangle of 2048 by 2048 in the modes that only name a shape
 };

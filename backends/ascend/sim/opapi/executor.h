@@ -1,5 +1,5 @@
-// The two phases of an operator. aclnnXGetWorkspaceSize takes the arguments and makes an executor of them; aclnnX puts
-// it on a stream, where it runs on the stream's thread.
+// The two phases of an operator. aclnnXGetWorkspaceSize creates an executor from the arguments; aclnnX queues it on a
+// stream, on whose thread it runs.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace concord::ascend::sim {
 
-// Result codes of operators, as the vendor numbers them: 16xxxx what the caller gave, 56xxxx the operator itself.
+// Result codes of operators, numbered like the vendor's: 16xxxx for invalid arguments, 56xxxx for errors of operators.
 inline constexpr int kAclnnParamNull = 161001;
 inline constexpr int kAclnnParamInvalid = 161002;
 inline constexpr int kAclnnInner = 561000;
@@ -21,7 +21,7 @@ inline constexpr int kAclnnNoKernel = 561112;
 struct aclOpExecutor {
   explicit aclOpExecutor(const char* its_name) : name(its_name) {}
   virtual ~aclOpExecutor() = default;
-  // On the stream's thread; again where the stream's work was captured and is replayed. Throws.
+  // Called on the stream's thread, repeatedly if the call was captured and is replayed. Throws.
   virtual void run() const = 0;
   const char* const name;  // "aclnnAdd"
 };
@@ -36,22 +36,22 @@ class OperatorError : public std::runtime_error {
   int code_;
 };
 
-// Puts an operator's name on the list that concord_sim_operators hands out. Before main only.
+// Adds an operator's name to the list of concord_sim_operators. Called before main only.
 struct Registered {
   explicit Registered(const char* name);
 };
 
-// Phase two of every operator. Takes the executor, even if it fails. Errors of the call are returned immediately; those
-// of the operator itself from a later synchronisation of the stream, as on hardware.
+// Phase two of every operator. Consumes the executor, even if it fails. Returns errors of the call; errors of the
+// operator are returned by a later synchronisation of the stream, as on hardware.
 int launch_executor(const char* name, aclOpExecutor* executor, abi::aclrtStream stream);
 
-// Puts a call on a stream, as launch_executor does.
+// Queues a call on a stream, like launch_executor.
 int queue_call(std::unique_ptr<aclOpExecutor> call, abi::aclrtStream stream);
 
-// The end of phase one: the caller owns the executor until launch. Null pointers are refused.
+// Ends phase one: the caller owns the executor until launch. Null pointers are an error.
 int hand_out(std::unique_ptr<aclOpExecutor> executor, uint64_t* out_workspace_size, aclOpExecutor** out_executor);
 
-// Writes |text| where aclGetRecentErrMsg finds it, headed by the operator's name, and returns |code|.
+// Sets the message of aclGetRecentErrMsg to |text| after the operator's name, and returns |code|.
 int refuse(const char* name, int code, const std::string& text);
 
 }  // namespace concord::ascend::sim

@@ -1,5 +1,5 @@
 // Experts: products of groups of rows with one matrix per group, and tokens permuted by expert and back.
-// Without quantisation, activations and the padded mode, which are refused.
+// Quantisation, activations and the padded mode are errors.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>

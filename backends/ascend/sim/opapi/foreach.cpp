@@ -114,7 +114,7 @@ OPERATOR(ForeachAddcdivList, (Tensors self, Tensors a, Tensors b, Tensor values,
   }
 })
 
-// Divides gradients by the loss's scale, and says whether one of them was not finite.
+// Divides gradients by the loss's scale, and sets |found_infinite| if one of them is not finite.
 OPERATOR(ForeachNonFiniteCheckAndUnscale, (Outs gradients, Out found_infinite, Tensor inverse_scale) {
   bool finite = true;
   for (const Out& gradient : gradients) {

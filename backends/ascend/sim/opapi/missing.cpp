@@ -63,7 +63,7 @@ int report_missing(const char* name, const uint64_t (&integers)[kMissingIntegers
   std::string floats;
   for (int i = 0; i < 4; ++i) floats += (i == 0 ? "" : ", ") + as_floating(doubles[i]);
   const std::string text = "not simulated. Called with (" + given + "); floating-point registers: " + floats +
-                           ". docs/ascend-sim-operators.md says how to add an operator";
+                           ". docs/ascend-sim-operators.md describes how to add an operator";
   std::fprintf(stderr, "sim-npu: %s: %s\n", name, text.c_str());
   return refuse(name, kAclnnNoKernel, text);
 }

@@ -1,14 +1,14 @@
-// Operators that this simulator does not have. Each name of names.txt gets entry points all the same, so that a call is
-// not silently sent another way: it fails, and says the operator's name and what it was given.
+// Operators that this simulator does not implement. Each name in names.txt gets entry points nevertheless, so that
+// torch_npu does not silently choose another operator: a call fails with the operator's name and arguments.
 #pragma once
 
 #include <cstdint>
 
 namespace concord::ascend::sim {
 
-// The most that is looked at. Both calling conventions (x86-64 System V and AArch64) give whole numbers and pointers
-// one sequence of places and floating-point ones another, so a function that takes eight doubles and enough integers
-// sees what it was called with, whatever the real signature is.
+// Maximum number of arguments that are reported. Both calling conventions (x86-64 System V and AArch64) pass integers
+// and pointers in one sequence of registers and stack slots, and floating-point numbers in another, so a function with
+// eight doubles and enough integers as parameters receives the arguments, whatever the real signature is.
 inline constexpr int kMissingIntegers = 32;
 inline constexpr int kMissingDoubles = 8;
 

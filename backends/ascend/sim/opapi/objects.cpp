@@ -229,8 +229,8 @@ CONCORD_SIM_EXPORT int aclDestroyScalarList(const aclScalarList* object) {
   return destroy(object, Kind::kScalarList);
 }
 
-// The caller owns |*out_sizes| (delete[]). After an operator whose result's size depends on values, the size it found;
-// the stream has to be synchronised first.
+// The caller owns |*out_sizes| (delete[]). After an operator whose output size depends on values this is that size; the
+// stream must be synchronised first.
 CONCORD_SIM_EXPORT int aclGetViewShape(const aclTensor* tensor, int64_t** out_sizes, uint64_t* out_dims) {
   Kind kind;
   if (!find_object(tensor, &kind) || kind != Kind::kTensor || out_sizes == nullptr || out_dims == nullptr) {

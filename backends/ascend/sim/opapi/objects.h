@@ -1,9 +1,9 @@
-// The argument objects of the simulated operator library: created by aclCreateTensor and similar functions. Callers see
-// opaque pointers, so the layout is ours. Every object made is remembered until it is destroyed; a pointer that is not
-// one of them is refused by name instead of being followed.
+// The argument objects of the simulated operator library, created by aclCreateTensor and similar functions. Callers see
+// opaque pointers, so the layout is not the vendor's. Every object is recorded until it is destroyed; any other pointer
+// is an error that names the argument, and is not dereferenced.
 //
-// Threads: any thread. An object may be destroyed while an operator that was given it still waits on its stream: the
-// operator keeps what it needs (see Tensor).
+// Threads: any thread. An object may be destroyed while an operator that uses it still waits on its stream: the
+// operator keeps the contents (see Tensor).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace concord::ascend::sim {
 
 // The contents of a tensor. Kept alive by the object and by every operator that uses it. Constant, except that an
-// operator whose result's size depends on values (nonzero) writes the size it found.
+// operator whose output size depends on values (nonzero) writes the size.
 struct TensorView {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;  // in elements
@@ -52,17 +52,17 @@ struct aclScalarList {  // owns its elements
 enum class Kind { kTensor, kScalar, kIntArray, kFloatArray, kBoolArray, kTensorList, kScalarList, kExecutor };
 const char* name_of(Kind kind);
 
-// Whether |object| is a live one, and if so of which kind.
+// Returns the kind of |object| if it is a live object.
 bool find_object(const void* object, Kind* out_kind);
 void remember_object(const void* object, Kind kind);
 // Returns whether the object existed.
 bool forget_object(const void* object, Kind kind);
 
-// For messages: "tensor float32[2,3]", "scalar 0.5", "ints{1,2}"; a pointer that is not an object of ours as a number.
+// Describes an object for messages: "tensor float32[2,3]", "scalar 0.5", "ints{1,2}"; other pointers as numbers.
 std::string describe_object(const void* object);
 std::string describe(const TensorView& view);
 
-// The name as people write it ("bfloat16") and the size in bytes; "type 77" and 0 for one this simulator does not know.
+// A type's usual name ("bfloat16") and its size in bytes; "type 77" and 0 for an unknown type.
 std::string dtype_name(abi::aclDataType dtype);
 size_t dtype_size(abi::aclDataType dtype);
 

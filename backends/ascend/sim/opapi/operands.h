@@ -1,4 +1,4 @@
-// The values that a simulated operator works on, and how they are opened from the vendor's objects.
+// The operands of a simulated operator, opened from the vendor's objects.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,12 +21,13 @@ class Out {
  public:
   Out(at::Tensor tensor, std::shared_ptr<TensorView> view) : tensor_(std::move(tensor)), view_(std::move(view)) {}
 
-  // Writes |value|, converted to the output's type. It has to have the output's shape: a library that silently
-  // broadcast or reshaped would hide a wrong call.
+  // Writes |value|, converted to the output's type. It must have the output's shape: silent broadcasting or reshaping
+  // would hide a wrong call.
   void operator=(const at::Tensor& value) const;
   // Like operator=, for outputs to which the vendor gives a different shape of the same size ([1] for a scalar).
   void reshaped(const at::Tensor& value) const;
-  // Writes the front of the output and tells aclGetViewShape the size: for results whose size depends on values.
+  // Writes the front of the output and sets the size that aclGetViewShape returns, for outputs whose size depends on
+  // values.
   void resized(const at::Tensor& value) const;
 
   const at::Tensor& operator*() const { return tensor_; }
@@ -38,14 +39,14 @@ class Out {
 };
 using Outs = std::vector<Out>;
 
-// The tensor of |view|, on the memory itself. On the stream's thread. Throws OperatorError.
+// Returns a tensor on the memory of |view|. Call on the stream's thread. Throws OperatorError.
 at::Tensor open_tensor(const TensorView& view);
 at::ScalarType scalar_type(abi::aclDataType dtype);
 at::Scalar to_scalar(const aclScalar& scalar);
 
-// Checks that |object| is a live one of |kind|; null is allowed where |optional|. Throws OperatorError.
+// Checks that |object| is a live object of |kind|, or null if |optional|. Throws OperatorError.
 void check_object(const void* object, Kind kind, bool optional);
-// Checks what can be known of a tensor without its memory: type and format. Throws OperatorError.
+// Checks a tensor's type and format, without access to its memory. Throws OperatorError.
 std::shared_ptr<TensorView> keep_tensor(const aclTensor* tensor, bool optional);
 
 }  // namespace concord::ascend::sim

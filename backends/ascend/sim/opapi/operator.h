@@ -1,10 +1,10 @@
-// OPERATOR(Name, (parameters) { body }): defines an operator of the simulated library, that is the exported functions
+// OPERATOR(Name, (parameters) { body }) defines an operator of the simulated library: the exported functions
 // aclnnNameGetWorkspaceSize and aclnnName. The C signature follows from the parameters (arguments.h). The body runs on
 // the stream's thread, with ATen on the device's memory, below autograd:
 //
 //   OPERATOR(Mul, (at::Tensor self, at::Tensor other, Out out) { out = at::mul(self, other); })
 //
-// An operator that is defined nowhere is one of missing.cpp, as long as names.txt lists it. For use within namespace
+// missing.cpp defines the operators of names.txt that are not defined this way. For use within namespace
 // concord::ascend::sim.
 #pragma once
 
@@ -45,8 +45,8 @@ struct Operator<body, operator_name> {
 
 }  // namespace concord::ascend::sim
 
-// The exported name refers to an instance of a template, whose parameters only the compiler knows: ifunc lets dlsym
-// hand that out under the name, without a wrapper that would have to spell the parameters again.
+// The exported name refers to an instance of a template, whose parameters only the compiler knows: with ifunc dlsym
+// returns that instance, without a wrapper that repeats the parameters.
 #define OPERATOR(Name, ...)                                                                                        \
   static void body_##Name __VA_ARGS__ static constexpr char name_##Name[] = "aclnn" #Name;                         \
   static const Registered registered_##Name{name_##Name};                                                          \

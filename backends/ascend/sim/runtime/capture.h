@@ -1,9 +1,9 @@
-// Captured work: tasks that were submitted to one or more streams between a begin and an end, to be run again.
+// Captured work: tasks that were submitted to one or more streams between a begin and an end, and can be replayed.
 //
-// Tasks are kept in the order of their submission, over all streams that take part. That order respects every
-// dependency there is (a task can only depend on earlier ones), so a replay runs them one after another. A stream joins
-// by waiting for an event that was recorded in the capture; who joined has to be waited for before the end. That is
-// followed by clocks: for each stream, how many tasks of each other stream it comes after.
+// Tasks are stored in the order of their submission, over all participating streams. That order respects every
+// dependency (a task can only depend on earlier ones), so a replay runs them one after another. A stream joins by
+// waiting for an event that was recorded in the capture; the origin must wait for all joined streams before the end.
+// Vector clocks check that: for each stream, the number of tasks of each other stream that precede it.
 //
 // Threads: any.
 #pragma once
@@ -26,23 +26,23 @@ class Capture : public std::enable_shared_from_this<Capture> {
  public:
   using ClockOfStreams = std::map<const Stream*, uint64_t>;
 
-  // Begins one on |origin|. Throws if it is a default stream or captured already.
+  // Begins a capture on |origin|. Throws if it is a default stream or already captured.
   static std::shared_ptr<Capture> begin(const std::shared_ptr<Stream>& origin, abi::aclmdlRICaptureMode mode);
   // Ends the capture that |origin| began; the result can be run. Throws 107029, 107036, 107038, 107025 or 507903.
   static std::shared_ptr<Capture> end(const std::shared_ptr<Stream>& origin);
-  // Throws 107030 if a capture forbids the calling thread what it is |doing|, and invalidates that capture.
+  // Throws 107030 if a capture forbids |doing| to the calling thread, and invalidates that capture.
   static void require_allowed(const char* doing);
 
   void add(const Stream& stream, Task task);
   // Returns the state that an event stores when it is recorded on |stream|.
   ClockOfStreams clock_of(const Stream& stream);
-  // |stream| waits for an event with |clock|: it joins if it is not in the capture yet.
+  // Makes |stream| wait for an event with |clock|: it joins if it is not in the capture yet.
   void join(const std::shared_ptr<Stream>& stream, const ClockOfStreams& clock);
 
   void spoil();
   abi::aclmdlRICaptureStatus status() const;
 
-  // Queues all tasks on |stream|, as one.
+  // Queues all tasks on |stream|, as one task.
   void run_on(Stream& stream);
 
  private:
@@ -50,7 +50,7 @@ class Capture : public std::enable_shared_from_this<Capture> {
       : origin_(std::move(origin)), mode_(mode), thread_(std::this_thread::get_id()) {}
   void close(abi::aclError* out_code, std::string* out_why);
 
-  std::shared_ptr<Stream> origin_;  // null once it has ended
+  std::shared_ptr<Stream> origin_;  // null after the end of the capture
   const abi::aclmdlRICaptureMode mode_;
   const std::thread::id thread_;
 

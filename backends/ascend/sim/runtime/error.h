@@ -1,7 +1,7 @@
-// Errors: how a violated rule of CANN becomes the vendor's code and a message.
+// Errors: a violated rule of CANN becomes the vendor's code and a message.
 //
-// Inside, a broken rule is thrown as Error. At the edge, guarded() turns it into the code and keeps the message for
-// aclGetRecentErrMsg, which returns it once, to the thread that made the call.
+// The implementation throws Error. In exported functions guarded() turns it into the code and stores the message for
+// aclGetRecentErrMsg, which returns it once, to the calling thread.
 #pragma once
 
 #include <exception>
@@ -13,7 +13,7 @@
 
 namespace concord::ascend::sim {
 
-// Codes that only the simulator and its tests name; acl_abi.h has those the backend tells apart.
+// Codes that only the simulator and its tests use; acl_codes.h has those that the backend distinguishes.
 inline constexpr abi::aclError kRtStreamNoCallback = 107015;
 inline constexpr abi::aclError kRtThreadSubscribe = 107012;
 inline constexpr abi::aclError kRtStreamSubscribe = 107011;
@@ -44,28 +44,29 @@ class Error : public std::exception {
 using sdk::text;
 
 [[noreturn]] void fail(abi::aclError code, std::string sentence);
-// 100000: an argument that ACL itself refuses, such as a null pointer.
+// Throws 100000, for an argument that ACL itself rejects, such as a null pointer.
 [[noreturn]] void invalid(std::string sentence);
 void require_not_null(const void* pointer, const char* name);
 
-// This thread's last error. take_message gives it once; the text stays valid until the thread's next call of it.
+// The last error message of this thread. take_message returns it once; the text is valid until the thread's next call
+// of it.
 void set_message(std::string sentence);
 const char* take_message();
 abi::aclError last_error();
 abi::aclError take_last_error();
 
-// Keeps what |error| is for |function| and returns its code.
+// Stores the message of |error| in |function| and returns its code.
 abi::aclError report(const char* function, const Error& error);
-// The exception that is being handled, as an Error.
+// Returns the exception that is being handled as an Error.
 Error current_error();
 
-// Begins a call: throws 100001 if |needs_init| and there was no aclInit, and what a fault says this call fails with.
-// Waits if a fault delays it; enter_queueing (faults.h) leaves that to the work.
+// Begins a call: throws 100001 if |needs_init| and aclInit was not called, or the code of a fault for this call. Waits:
+// if a fault delays the call; enter_queueing (faults.h) delays the work instead.
 void enter(const char* function, bool needs_init);
 
 enum class Init { kNeeded, kNotNeeded };
 
-// The edge of every exported function.
+// Wraps the body of every exported function.
 template <class Body>
 abi::aclError guarded(const char* function, Body&& body, Init init = Init::kNeeded) noexcept {
   try {

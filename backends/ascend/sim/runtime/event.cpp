@@ -111,7 +111,7 @@ void Event::wait_for_record(const std::shared_ptr<Stream>& stream, std::chrono::
     const std::lock_guard lock(mutex_);
     if (!recorded_) {
       if (kind_ == Kind::kReusable) return;
-      fail(abi::kRtParamInvalid, "the event has not been recorded; an event of aclrtCreateEvent has to be");
+      fail(abi::kRtParamInvalid, "the event has not been recorded; an event of aclrtCreateEvent must be");
     }
     if (capture_ != nullptr && capture_->status() == abi::kCaptureActive) {
       return capture_->join(stream, capture_clock_);

@@ -1,11 +1,12 @@
 // Events, of the three kinds that CANN has:
 //
-//   kReusable  aclrtCreateEventExWithFlag: a record is a place in a stream. A new record takes its place; a wait keeps
-//              the record that was current when it was made; without a record there is nothing to wait for.
-//   kPlain     aclrtCreateEvent: the same, but waiting without a record is an error, and a query says "not ready".
-//   kFlag      aclrtCreateEventWithFlag: one flag of the device. A record sets it when the stream gets there; a wait
-//              waits until it is set by any record; only aclrtResetEvent clears it. A second record without a reset
-//              in between is therefore not waited for: the flag is still set from the first.
+//   kReusable  aclrtCreateEventExWithFlag: a record is a position in a stream. A new record replaces it; a wait refers
+//              to the record at the time of its call; without a record it does not wait.
+//   kPlain     aclrtCreateEvent: like kReusable, but waiting without a record is an error, and a query returns "not
+//              ready".
+//   kFlag      aclrtCreateEventWithFlag: a flag of the device. A record sets it when the stream reaches it; a wait
+//              waits until any record has set it; only aclrtResetEvent clears it. So after a second record without a
+//              reset a wait does not wait: the flag is still set by the first.
 //
 // Threads: any.
 #pragma once
@@ -27,7 +28,7 @@ class Event {
  public:
   enum class Kind { kReusable, kPlain, kFlag };
 
-  // |id_counter|, of the device, counts the events that hold an id of it; see takes_id().
+  // |id_counter|, of the device, counts the events that use one of its ids; see takes_id().
   Event(Kind kind, uint32_t flags, int32_t device, std::atomic<int32_t>* id_counter);
   ~Event();
   Event(const Event&) = delete;
@@ -39,10 +40,10 @@ class Event {
   void wait(const std::shared_ptr<Stream>& stream, std::chrono::milliseconds timeout);
   void reset(const std::shared_ptr<Stream>& stream);
   bool query() const;
-  // 0: complete, 1: not, as aclrtQueryEventWaitStatus counts.
+  // Returns 0 for complete and 1 for not complete, like aclrtQueryEventWaitStatus.
   bool all_waits_done() const;
   void synchronize(int32_t timeout_ms);
-  // Nanoseconds at which the newest record was reached; |which| names the event in errors.
+  // Returns the time, in nanoseconds, at which the latest record was reached; |which| names the event in errors.
   int64_t reached_at(const char* which) const;
 
  private:
@@ -77,12 +78,12 @@ class Event {
   bool has_id_ CONCORD_GUARDED_BY(mutex_) = false;
   bool recorded_ CONCORD_GUARDED_BY(mutex_) = false;
   Mark mark_ CONCORD_GUARDED_BY(mutex_);
-  std::shared_ptr<Stamp> stamp_ CONCORD_GUARDED_BY(mutex_);      // 0 until it is reached
-  std::shared_ptr<Capture> capture_ CONCORD_GUARDED_BY(mutex_);  // that the newest record is part of
+  std::shared_ptr<Stamp> stamp_ CONCORD_GUARDED_BY(mutex_);      // 0 until the record is reached
+  std::shared_ptr<Capture> capture_ CONCORD_GUARDED_BY(mutex_);  // the capture that the latest record is part of
   Capture::ClockOfStreams capture_clock_ CONCORD_GUARDED_BY(mutex_);
 };
 
-inline constexpr int32_t kMaxEvents = 65536;  // of a device
+inline constexpr int32_t kMaxEvents = 65536;  // per device
 
 // aclrtSetOpWaitTimeout: how long a stream waits for an event; 0: without limit.
 void set_event_wait_timeout(std::chrono::seconds timeout);

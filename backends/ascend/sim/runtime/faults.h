@@ -1,4 +1,4 @@
-// Injected failures and delays: what CONCORD_SIM_NPU_FAULT (or concord_sim_set_faults) asks for.
+// Injected failures and delays, as set by CONCORD_SIM_NPU_FAULT or concord_sim_set_faults:
 //
 //   aclrtMalloc@3=207001          the third call fails with this code
 //   aclnnAdd@1=async:507015       the first call succeeds, its work fails on the stream
@@ -43,11 +43,11 @@ struct WorkFault {
 class Faults {
  public:
   static Faults& instance();
-  // Whether there are rules: asked at every call, so cheap.
+  // Whether there are rules. Cheap, because every call checks it.
   static bool active() { return instance().active_.load(std::memory_order_relaxed); }
 
   void set(const std::string& text);
-  // Counts a call. Throws if a rule says that it fails; waits if one delays it.
+  // Counts a call. Throws if a rule makes it fail; waits if one delays it.
   void meet_call(const char* name) { sleep(count(name).delay); }
   // Counts a call that queues work: throws if the call itself fails, and returns what happens to the work.
   WorkFault count(const char* name);
@@ -64,10 +64,10 @@ class Faults {
   std::map<std::string, int64_t> calls_ CONCORD_GUARDED_BY(mutex_);
 };
 
-// See enter (error.h).
+// Like enter() (error.h), for functions that queue work.
 WorkFault enter_queueing(const char* function);
 
-// guarded (error.h) for functions that queue work on a stream: |body| gets the WorkFault to pass on.
+// Like guarded() (error.h), for functions that queue work on a stream: |body| gets the WorkFault to pass on.
 template <class Body>
 abi::aclError guarded_queueing(const char* function, Body&& body) noexcept {
   try {

@@ -1,5 +1,5 @@
-// Handles that can be checked: numbers that look like pointers and never are one. Whatever a caller passes (garbage, a
-// handle of another kind, one that was destroyed), looking it up reads only this table's memory. Header-only.
+// Checked handles: numbers of a pointer's size that are never valid addresses. Whatever a caller passes (garbage, a
+// handle of another kind, a destroyed handle), looking it up reads only this table's memory. Header-only.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace concord::ascend::sim {
 
-// A handle is tag (8 bits) and a number that is never used again. The tag makes it no valid address.
+// A handle consists of a tag (8 bits), which makes it an invalid address, and a number that is never reused.
 // Threads: any. Owns: shares its objects until remove.
 template <class Object>
 class HandleTable {
@@ -45,7 +45,7 @@ class HandleTable {
     return object;
   }
 
-  // The objects themselves end after the table's lock is free.
+  // The objects are destroyed after the table's lock is released.
   template <class Wanted>
   void remove_if(Wanted&& wanted) {
     std::vector<std::shared_ptr<Object>> removed;

@@ -29,8 +29,8 @@ Machine::Machine() {
 }
 
 void Machine::stop_all() {
-  constexpr auto kLongest = std::chrono::seconds(5);  // for work that cannot be stopped
-  const auto deadline = Clock::now() + kLongest;
+  constexpr auto kMaxWait = std::chrono::seconds(5);  // for work that cannot be stopped
+  const auto deadline = Clock::now() + kMaxWait;
   const std::atomic<bool> never{false};
   for (int32_t number = 0; number < device_count(); ++number) {
     for (const auto& stream : streams_of(number)) {

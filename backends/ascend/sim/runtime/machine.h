@@ -1,8 +1,8 @@
 // The simulated machine: its devices, their contexts, and which context is current on a thread.
 //
 // aclrtSetDevice retains the device's default context, which all threads share, and makes it current; aclrtResetDevice
-// releases it, and the last release ends it: its work is waited for, and its streams and the device's memory are freed.
-// A context made by hand lives until it is destroyed. A thread whose current context has ended has none (107002).
+// releases it; the last release waits for its work and frees its streams and the device's memory. A context that the
+// program creates lives until it is destroyed. A thread whose current context is gone has none (107002).
 //
 // Threads: any.
 #pragma once
@@ -39,30 +39,30 @@ class Machine {
   void require_device(int32_t device) const;
 
   void set_device(int32_t device);
-  // Throws 107002 if no one has set it.
+  // Throws 107002 if it is not set.
   void reset_device(int32_t device, bool at_once);
   bool is_set(int32_t device);
 
-  // The calling thread's context; throws 107002 if it has none.
+  // Returns the calling thread's context; throws 107002 if it has none.
   std::shared_ptr<Context> current() const;
   void make_current(void* context);
   void* create_context(int32_t device);
   void destroy_context(void* context);
 
   void* create_stream();
-  // Waits for the stream's work; by force it drops it instead.
+  // Waits for the stream's work, or drops it if |by_force|.
   void destroy_stream(void* stream, bool by_force);
-  // The stream to submit to: null is the current context's default stream. Throws 107017 if there is none, 107003
-  // if it does not belong to the current context.
+  // Returns the stream of a handle; null is the current context's default stream. Throws 107017 for an invalid handle,
+  // 107003 if the stream does not belong to the current context.
   std::shared_ptr<Stream> stream(void* handle) const;
-  // Like stream(), but in any context, for functions that work in all of them.
+  // Like stream(), but accepts streams of any context.
   std::shared_ptr<Stream> any_stream(void* handle) const;
 
   void* create_event(Event::Kind kind, uint32_t flags);
   std::shared_ptr<Event> event(void* handle) const { return events_.find(handle); }
   void destroy_event(void* handle) { events_.remove(handle); }
 
-  // Every stream of |device|, over all contexts.
+  // Returns all streams of |device|, of all contexts.
   std::vector<std::shared_ptr<Stream>> streams_of(int32_t device) const;
   void synchronize_device(int32_t device, int32_t timeout_ms);
 
@@ -72,7 +72,7 @@ class Machine {
 
  private:
   struct Device {
-    std::shared_ptr<Context> context;  // the default one, while retained
+    std::shared_ptr<Context> context;  // the default context, while retained
     int32_t retained = 0;
     std::atomic<int32_t> streams{0};
     std::atomic<int32_t> events{0};
@@ -80,7 +80,7 @@ class Machine {
   };
 
   Machine();
-  // At the end of the process: no stream may run on while what its work uses is destroyed.
+  // Called at exit: stops all streams, whose tasks would use destroyed objects.
   void stop_all();
   Device& device(int32_t number) { return *devices_[static_cast<size_t>(number)]; }
   std::shared_ptr<Context> make_context(int32_t device, bool is_default);

@@ -1,6 +1,6 @@
-// Operators that are called by name through the graph engine (aclopCompileAndExecute), as torch_npu still does for
-// some. The runtime takes the call; the few that are simulated are in libopapi.so, which it asks where the process has
-// it.
+// Operators that are called by name through the graph engine (aclopCompileAndExecute), like some of torch_npu's. The
+// runtime exports that function; it forwards the call to libopapi.so, which implements a few of them, if the process
+// has loaded it.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,10 @@
 
 namespace concord::ascend::sim {
 
-// Owns nothing. |data| is a device address, or a host address for small constants, whose value counts at the call.
+// A tensor argument; owns nothing. |data| is a device address, or for small constants a host address, which is read
+// during the call.
 struct NamedTensor {
-  abi::aclDataType dtype;  // undefined: an optional tensor that was not given
+  abi::aclDataType dtype;  // undefined: an optional tensor that is missing
   const int64_t* sizes;
   int64_t dims;
   void* data;
@@ -23,13 +24,13 @@ struct NamedCall {
   int64_t input_count;
   const NamedTensor* outputs;
   int64_t output_count;
-  // The attribute's value as text ("true", "0.5"), or null.
+  // Returns the attribute's value as text ("true", "0.5"), or null.
   const char* (*attribute)(const NamedCall* call, const char* name);
   const void* attributes;  // for |attribute|
   void* stream;
 };
 
-// Exported by libopapi.so. A result code; kNotNamed if it has no such operator.
+// Exported by libopapi.so. Returns a result code; kNotNamed for an unknown operator.
 inline constexpr const char* kNamedOperatorEntry = "concord_sim_named_operator";
 inline constexpr int32_t kNotNamed = -1;
 using NamedOperator = int32_t(const NamedCall* call);

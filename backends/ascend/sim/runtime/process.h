@@ -6,11 +6,11 @@ namespace concord::ascend::sim {
 class Process {
  public:
   static bool initialized();
-  // Throws 100002 if it was done before (and counts it); the first one says on standard error what this is.
+  // Counts an aclInit. Throws 100002 unless it is the first, which prints on standard error that this is a simulator.
   static void init();
-  // Ends all of them together; 100037 if there is none.
+  // Ends all initialisations; throws 100037 if there is none.
   static void finalize();
-  // Ends one of them.
+  // Ends one initialisation.
   static void finalize_reference();
 };
 

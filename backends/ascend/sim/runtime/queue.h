@@ -25,8 +25,8 @@ using Clock = std::chrono::steady_clock;
 
 struct Task {
   const char* name = "";
-  std::function<void()> run;   // a captured task runs more than once
-  std::function<void()> stop;  // ends run() early; called by another thread; may be empty
+  std::function<void()> run;   // called repeatedly if the task is captured
+  std::function<void()> stop;  // makes run() return early; called by another thread; may be empty
   WorkFault fault;
 };
 
@@ -40,11 +40,11 @@ class Queue : public std::enable_shared_from_this<Queue> {
   uint64_t pushed() const { return tasks_->pushed(); }
   bool reached(uint64_t ticket) const { return tasks_->reached(ticket); }
 
-  // Waits until |ticket| is reached. Throws the abort's code if the stream is aborted meanwhile, |timeout_code|
-  // after |timeout_ms| (-1: no limit), and then the failure of a task.
+  // Waits until |ticket| is reached. Throws the abort's code if the stream is aborted meanwhile, |timeout_code| after
+  // |timeout_ms| (-1: no limit), or the failure of a task.
   void synchronize(uint64_t ticket, int32_t timeout_ms, abi::aclError timeout_code);
 
-  // Waits, as a task of another queue, until |ticket| is reached or |given_up|. Returns false after |deadline|.
+  // Called by a task of another queue. Waits until |ticket| is reached or |given_up|. Returns false after |deadline|.
   bool wait_for(uint64_t ticket, const std::atomic<bool>& given_up, Clock::time_point deadline);
   // Waits until all tasks pushed so far have ended, failed or been dropped.
   void drain() { tasks_->wait(pushed()); }
@@ -53,11 +53,11 @@ class Queue : public std::enable_shared_from_this<Queue> {
 
   void set_stop_on_failure(bool stop) { stop_on_failure_.store(stop); }
 
-  // Drops the waiting tasks, tells the running task to stop, ends all synchronizations with |code|. New tasks run
-  // again.
+  // Drops the waiting tasks, stops the running task, and makes all synchronizations throw |code|. Tasks that are pushed
+  // later run again.
   void abort(abi::aclError code);
 
-  // No task may be pushed after it. Queued tasks run to completion, for which this does not wait.
+  // No task may be pushed after this call. Queued tasks run to completion, for which it does not wait.
   void close() { tasks_->close(); }
 
  private:

@@ -19,16 +19,16 @@ struct Settings {
   bool prints_errors = false;
 };
 
-// Reads the settings at the first use. A value that cannot be read ends the process with an error message, because a
-// test on a machine that it did not ask for proves nothing.
+// Returns the settings, read at the first use. An invalid value ends the process with an error message, so that no test
+// runs on a machine without the settings that it requires.
 const Settings& settings();
 
-// "8G", "512M", "64K" or plain bytes; false if |text| is none of them.
+// Parses "8G", "512M", "64K" or plain bytes; returns false for other texts.
 bool parse_bytes(const std::string& text, uint64_t* out_bytes);
-// "10ms", "250us" or "2s"; false if |text| is none of them.
+// Parses "10ms", "250us" or "2s"; returns false for other texts.
 bool parse_duration(const std::string& text, std::chrono::microseconds* out_duration);
 
-// The devices that ASCEND_RT_VISIBLE_DEVICES leaves, by their numbers on the machine; all without it.
+// Returns the devices in ASCEND_RT_VISIBLE_DEVICES, by their numbers on the machine; all devices if it is not set.
 std::vector<int32_t> visible_devices();
 
 }  // namespace concord::ascend::sim

@@ -1,11 +1,11 @@
 // Functions that the libraries of the simulated CANN share, exported by libascendcl.so, used by libhccl.so, libopapi.so
-// and tests. No vendor has these names; a program that finds concord_sim_label runs on the simulator.
+// and tests. The vendor has no functions of these names; a program that finds concord_sim_label runs on the simulator.
 //
 // Memory. Every device address is in a reserved range that cannot be read or written: a host that dereferences one
-// gets SIGSEGV immediately. The bytes themselves are at a second, hidden address; concord_sim_translate gives it.
-// Operators translate on the stream's thread, when they run, and keep nothing of it.
+// gets SIGSEGV immediately. The bytes are at a second, hidden address, which concord_sim_translate returns. Operators
+// translate on the stream's thread, when they run, and do not store the result.
 //
-// Threads: any, unless said otherwise.
+// Threads: any, unless stated otherwise.
 #pragma once
 
 #include <cstddef>
@@ -20,54 +20,53 @@
 
 extern "C" {
 
-// "sim-npu": what every result of this runtime is labelled.
+// Returns "sim-npu", the label of every result of this runtime.
 CONCORD_SIM_EXPORT const char* concord_sim_label(void);
 
-// Where the bytes of a device address are; an address that is not a device's is returned unchanged. Takes some
-// nanoseconds.
+// Returns the address of the bytes of a device address; other addresses are returned unchanged. Takes some nanoseconds.
 CONCORD_SIM_EXPORT void* concord_sim_translate(const void* address);
 
-// 0 if the |bytes| at |address| lie in one live allocation of a device. Else the code, with the reason as this
-// thread's error message; |what| names the argument in it ("the operator's input 2").
+// Returns 0 if the |bytes| at |address| lie in one live allocation of a device; otherwise a code, with the reason as
+// this thread's error message, in which |what| names the argument ("the operator's input 2").
 CONCORD_SIM_EXPORT int32_t concord_sim_check_device_memory(const void* address, size_t bytes, const char* what);
 
-// Queues work on |stream| (null: the current context's default stream) under |name|, which has to live forever.
+// Queues work on |stream| (null: the current context's default stream) under |name|, which is never freed.
 // |run|(state) is called on the stream's thread, several times if the work is captured and replayed; a result other
 // than 0 is the stream's failure, with the message of concord_sim_set_message. |stop|(state), which may be null, is
 // called from another thread when the stream is aborted while the work runs. |drop|(state) frees the state, always.
-// Returns 0, or what was wrong with the stream; then |drop| has been called.
+// Returns 0, or a code if the stream is invalid or has failed; then |drop| has been called.
 CONCORD_SIM_EXPORT int32_t concord_sim_launch(void* stream, const char* name, int32_t (*run)(void* state),
                                               void (*stop)(void* state), void (*drop)(void* state), void* state);
 
-// The sentence that goes with the code which the caller is about to return; kept for aclGetRecentErrMsg of this thread.
+// Sets this thread's message for aclGetRecentErrMsg, for the code that the caller will return.
 CONCORD_SIM_EXPORT void concord_sim_set_message(const char* text);
 
 // Returns the device of |stream| (null: the current context's), or -1 with a message if there is none.
 CONCORD_SIM_EXPORT int32_t concord_sim_device_of(void* stream);
 
-// The number of |device| on the machine, whatever ASCEND_RT_VISIBLE_DEVICES shows of it; -1 if there is none.
+// Returns the number of |device| on the machine, without ASCEND_RT_VISIBLE_DEVICES; -1 if it does not exist.
 CONCORD_SIM_EXPORT int32_t concord_sim_physical_device(int32_t device);
 
-// Counts a call of |name| for the rules of CONCORD_SIM_NPU_FAULT: waits if one says so, and returns the code that
-// this call has to fail with, or 0. For the functions of the other libraries; the runtime's own count themselves, and
-// so does concord_sim_launch.
+// Counts a call of |name| for the rules of CONCORD_SIM_NPU_FAULT: waits if a rule delays it, and returns the code with
+// which the call must fail, or 0. For functions of the other libraries; the runtime's own functions and
+// concord_sim_launch count their calls themselves.
 CONCORD_SIM_EXPORT int32_t concord_sim_count_call(const char* name);
 
-// Takes |bytes| of the memory of |device| without an address for them, as a communicator's buffers do; negative gives
-// back. 207001 if there is not enough.
+// Takes |bytes| of the memory of |device| without an address, for a communicator's buffers; negative values return
+// them. Returns 207001 if the device has too little left.
 CONCORD_SIM_EXPORT int32_t concord_sim_charge(int32_t device, int64_t bytes);
 
-// Replaces the rules of CONCORD_SIM_NPU_FAULT (docs/ascend-sim.md has the grammar); null or "" removes them. 100000
-// where |rules| cannot be read.
+// Replaces the rules of CONCORD_SIM_NPU_FAULT (docs/ascend-sim.md has the grammar); null or "" removes them. Returns
+// 100000 for invalid |rules|.
 CONCORD_SIM_EXPORT int32_t concord_sim_set_faults(const char* rules);
 
-// How many calls of |name| were counted since the rules were last set. Counts only while there are rules.
+// Returns the number of calls of |name| since the rules were last set. Calls are counted only while there are rules.
 CONCORD_SIM_EXPORT int64_t concord_sim_calls_of(const char* name);
 }
 
 namespace concord::ascend::sim {
 
-// concord_sim_launch for a callable that returns a code. It is copied to the heap, and called again when replayed.
+// Calls concord_sim_launch with a callable that returns a code. It is copied to the heap, and called for each replay.
 template <class Work>
 int32_t launch(void* stream, const char* name, Work work, std::function<void()> stop = nullptr) {
   struct State {

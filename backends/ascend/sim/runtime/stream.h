@@ -1,6 +1,6 @@
-// Streams: a queue with an owner. Work submitted to a stream runs in order, on its own thread, or is recorded during a
-// capture.
-// Threads: any; but the order of two concurrent calls is not defined.
+// Streams: queues that belong to a context. Work submitted to a stream runs in order, on the stream's thread, or is
+// recorded during a capture.
+// Threads: any; the order of two concurrent calls is undefined.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // For comparison only; the context may have been destroyed.
+  // Returns the context for comparison only; it may have been destroyed.
   const Context* context() const { return context_; }
   int32_t device() const { return device_; }
   int32_t id() const { return id_; }
@@ -33,7 +33,7 @@ class Stream {
 
   void submit(Task task);
 
-  // The capture that this stream takes part in; null if there is none.
+  // Returns the capture that this stream takes part in; null if there is none.
   std::shared_ptr<Capture> capture() const;
   void set_capture(std::shared_ptr<Capture> capture);
   // Throws 107027 if the stream is being captured, and invalidates the capture: |doing| cannot be captured.

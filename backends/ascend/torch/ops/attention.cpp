@@ -25,14 +25,14 @@ using Triple = std::tuple<Tensor, Tensor, Tensor>;
 // --------------------------------------------------------------------------------------------------------- what fits
 
 // torch_npu's documentation of npu_fusion_attention.
-constexpr int64_t kMaxHeads = 256, kLargestHead = 768, kMaxTokens = 1 << 20, kMaxSequences = 1024;
+constexpr int64_t kMaxHeads = 256, kMaxHeadSize = 768, kMaxTokens = 1 << 20, kMaxSequences = 1024;
 constexpr int64_t kMaxRows = 1 << 21;
 
 bool fits(const Tensor& q, const Tensor& k, IntArrayRef cu_seqlens) {
   const auto type = q.scalar_type();
   const bool known = type == at::kFloat || type == at::kHalf || type == at::kBFloat16;
   return known && q.numel() > 0 && k.numel() > 0 && q.size(0) <= kMaxRows && q.size(1) <= kMaxTokens &&
-         k.size(1) <= kMaxTokens && q.size(2) <= kMaxHeads && q.size(3) <= kLargestHead &&
+         k.size(1) <= kMaxTokens && q.size(2) <= kMaxHeads && q.size(3) <= kMaxHeadSize &&
          static_cast<int64_t>(cu_seqlens.size()) <= kMaxSequences;
 }
 

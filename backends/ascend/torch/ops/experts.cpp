@@ -18,7 +18,7 @@ using MaybeTensor = std::optional<Tensor>;
 // ------------------------------------------------------------------------------------------------------------ groups
 
 // CANN's documentation of GroupedMatmul: groups of a list, and sizes of an axis.
-constexpr int64_t kMaxGroups = 1024, kLargestAxis = 65535;
+constexpr int64_t kMaxGroups = 1024, kMaxAxis = 65535;
 
 bool is_known(const Tensor& x) {
   const auto type = x.scalar_type();
@@ -27,7 +27,7 @@ bool is_known(const Tensor& x) {
 
 bool fits(const Tensor& a, const Tensor& b, const Tensor& ends) {
   return is_known(a) && a.scalar_type() == b.scalar_type() && a.numel() > 0 && b.numel() > 0 &&
-         ends.numel() <= kMaxGroups && a.size(-1) <= kLargestAxis && b.size(-1) <= kLargestAxis;
+         ends.numel() <= kMaxGroups && a.size(-1) <= kMaxAxis && b.size(-1) <= kMaxAxis;
 }
 
 // Groups along the rows of |a| (0) or along the axis that is added up (2).

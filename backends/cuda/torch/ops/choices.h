@@ -11,10 +11,11 @@
 
 namespace concord::cuda::torch_side {
 
-// One of the ways that an operator can go; a constant of the file that goes it. concord_choices::taken lists them.
+// A code path of an operator, declared as a constant in the file that implements it. Counts how often it is taken;
+// concord_choices::taken lists the counts.
 class Choice {
  public:
-  // |types|: element types for which it can be chosen. |is_open|: whether the user's settings allow the choice.
+  // |types|: element types for which the path can be taken. |is_open|: whether the user's settings allow it.
   Choice(std::string name, std::initializer_list<Type> types, bool (*is_open)() = nullptr);
   Choice(const Choice&) = delete;
   Choice& operator=(const Choice&) = delete;

@@ -16,13 +16,13 @@ namespace concord::cuda::torch_side {
 template <class T>
 using SumOf = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// |N| elements that are read or written together; N is 1 if a row does not begin at a multiple of that.
+// |N| elements that are read or written by one instruction; N is 1 if rows do not begin at a multiple of N.
 template <class T, int N>
 struct alignas(sizeof(T) * N) Vector {
   T at[N];
 };
 
-// Elements in 16 bytes.
+// Number of elements in 16 bytes.
 template <class T>
 constexpr int kWide = 16 / static_cast<int>(sizeof(T));
 
@@ -61,9 +61,9 @@ inline void check_launch(const char* kernel) {
   }
 }
 
-// Over the |kThreads| threads that share a row; all of them get it. Threads of one row are half a warp, a warp, or the
-// whole block, for which |shared| has room for one value per warp; with |kIsFree| no thread may still read a former use
-// of it.
+// Reduces over the |kThreads| threads that share a row; all of them get the result. The threads of a row are half a
+// warp, a warp, or the whole block; for a block |shared| has one value per warp. |kIsFree|: no thread still reads
+// |shared| from an earlier call.
 template <int kThreads, bool kIsFree = false, class S, class Combine>
 __device__ S over_row(S value, S* shared, const Combine& combine) {
   const unsigned lanes = kThreads == 16 ? 0xffffu << (threadIdx.x & 16) : ~0u;
@@ -88,8 +88,8 @@ struct Plus {
   }
 };
 
-// A block adds up 32 neighbouring columns of |scratch|: a warp reads them together, and each of the block's warps takes
-// a share of the lines.
+// Sums the lines of |scratch|. A block sums 32 neighbouring columns: a warp reads them together, and each warp of the
+// block sums a part of the lines.
 constexpr int kSumColumns = 32, kSumLines = 32;
 template <class T>
 __global__ void add_up(int64_t lines, int64_t width, const SumOf<T>* scratch, T* sums) {

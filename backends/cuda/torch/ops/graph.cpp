@@ -1,6 +1,6 @@
 // concord_graph on CUDA: captures what a thread enqueues as a CUDA graph, on a dedicated stream, because the default
 // stream cannot be captured. Memory that libtorch hands out meanwhile comes from a pool that belongs to the graph.
-#define C10_CUDA_NO_CMAKE_CONFIGURE_FILE  // which wheels without CUDA lack; it says how c10_cuda was linked
+#define C10_CUDA_NO_CMAKE_CONFIGURE_FILE  // wheels without CUDA lack this file, which describes how c10_cuda was linked
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// CUDA kernels of Concord's operators, free of libtorch: dense arrays on the device of |stream|; nothing waits for the
-// stream. Sums and statistics are kept in fp32, in fp64 where the elements are fp64 ("Sum" below). No atomic additions:
-// the same arguments give the same bits. A launch that fails throws std::runtime_error.
+// CUDA kernels of Concord's operators, without libtorch. Arguments are dense arrays on the device of |stream|; no
+// function waits for the stream. Sums and statistics are in fp32, or fp64 if the elements are fp64 ("Sum" below). There
+// are no atomic additions: the same arguments give the same bits. A failed launch throws std::runtime_error.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -28,15 +28,16 @@ struct Rows {
 // y = x * rstd * weight with rstd = 1 / sqrt(mean(x^2) + eps); |rstd| [rows] of Sum. With a branch x is first replaced
 // by sum = x + multiplier * value.
 struct Branch {
-  const void* value = nullptr;  // null: there is none
+  const void* value = nullptr;  // null: no branch
   double multiplier = 1;
   void* sum = nullptr;
 };
 void rms_norm(Where where, Rows shape, const void* x, const Branch& branch, const void* weight, double eps, void* y,
               void* rstd);
-// Whether a row fits into a block's registers and every array begins at a multiple of 16 bytes.
+// Whether the kernels below support the arguments: a row fits into a block's registers, and every array begins at a
+// multiple of 16 bytes.
 bool rms_norm_fits(Rows shape, Type type, std::initializer_list<const void*> pointers);
-// Only for what fits. |more|, which may be null, is added to dx before that is rounded. |scratch| of Sum has
+// Only for arguments that fit. |more|, which may be null, is added to dx before rounding. |scratch| of Sum has
 // rms_norm_blocks(...) lines of |width|.
 int64_t rms_norm_blocks(Rows shape, Type type);
 void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x, const void* weight, const void* rstd,
@@ -46,39 +47,40 @@ void rms_norm_backward(Where where, Rows shape, const void* grad, const void* x,
 int64_t column_sum_lines(Rows shape);
 void column_sum(Where where, Rows shape, const void* x, void* scratch, void* sums);
 
-// Rows of |gate_up| hold the gate and then up, |width| each.
+// Each row of |gate_up| holds gate, then up, |width| elements each.
 void swiglu(Where where, Rows shape, const void* gate_up, void* y);
 void swiglu_backward(Where where, Rows shape, const void* grad, const void* gate_up, void* result);
 
-// Rows of logits of which the first |used| columns count; column 0 is number |first| of the vocabulary.
+// Rows of logits. Only the first |used| columns are tokens; column 0 is token |first| of the vocabulary.
 struct VocabRows {
   int64_t rows, width, used, first;
 };
 // Computes per row: largest logit, sum of exp(logit - largest), the label's logit, sum of logits; [rows, 4] of Sum.
 void cross_entropy_parts(Where where, const VocabRows& shape, const void* logits, const int64_t* labels, bool with_sum,
                          void* parts);
-// Writes softmax * soft - [label] * hard - level over the logits; the four are [rows] of Sum.
+// Overwrites the logits with softmax * soft - [label] * hard - level; log-sum, soft, hard and level are [rows] of Sum.
 void cross_entropy_grad(Where where, const VocabRows& shape, void* logits, const int64_t* labels, const void* log_sum,
                         const void* soft, const void* hard, const void* level);
 
-// Loss of each row, and over its logits the gradient if that of the loss is |grad|: in one pass, where the row (or most
-// of it) stays in the block's memory. All columns of the vocabulary are here (first is 0). |loss| [rows] of Sum.
+// Computes the loss of each row and overwrites its logits with their gradient, assuming that of the loss is |grad|. One
+// pass: the row, or most of it, stays in the block's memory. Needs the whole vocabulary (first is 0). |loss| [rows] of
+// Sum.
 struct LossNumbers {
   int64_t ignore_index;
   double label_smoothing, z_loss, grad;
 };
 void cross_entropy_with_grad(Where where, const VocabRows& shape, void* logits, const int64_t* labels,
                              const LossNumbers& numbers, void* loss);
-// Rows times grad / expected; |grad| [rows] of Sum. Those where the two are equal are not even read.
+// Multiplies rows by grad / expected; |grad| [rows] of Sum. Rows for which the two are equal are not read.
 void cross_entropy_rescale(Where where, Rows shape, void* x, const void* grad, double expected);
 
-// |table| holds rows |first| .. |first| + |table_rows| of the vocabulary; other ids give zeros, and no gradient.
+// |table| holds rows |first| .. |first| + |table_rows| of the vocabulary. Other ids give zeros and have no gradient.
 struct Lookup {
   int64_t tokens, width, first, table_rows;
 };
 void embedding(Where where, const Lookup& shape, const void* table, const int64_t* ids, void* y);
-// dtable[id - first] += grad[token], in the order of tokens. |sorted| are the ids in rising order, |token| where each
-// was. |dtable| is of Sum.
+// dtable[id - first] += grad[token], in the order of tokens. |sorted|: the ids in ascending order; |token|: the index
+// of each before sorting. |dtable| is of Sum.
 void embedding_backward(Where where, const Lookup& shape, const void* grad, const int64_t* sorted, const int64_t* token,
                         void* dtable);
 
@@ -91,11 +93,11 @@ struct AdamWArrays {
   const void* grads;
   Type grads_type;
   float *weights, *m, *v;
-  void* values;  // the 16-bit parameter, set to the rounded weights; or null
+  void* values;  // the 16-bit parameter, which is set to the rounded weights; may be null
   Type values_type;
   int64_t count;  // elements
 };
-// Updates all |arrays| in as few launches as possible: between two of them the memory would idle.
+// Updates all |arrays| in as few launches as possible: memory is idle between launches.
 void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
 // Computes update_factor of core/ops/optimizer/adamw.h. |loss| may be null.
 void update_factor(cudaStream_t stream, const double* squares, const double* loss, double max_norm, double divisor,

@@ -1,8 +1,8 @@
 // The functions that libascendcl.so exports, for the files that define them and the tests that call them.
 //
-// Functions that the backend uses have their types from acl_abi.h, which vendor_check.cpp compares with the vendor's
-// headers; a definition that differs does not compile. Those that only torch_npu uses are declared below, from facts
-// about its wheel.
+// Functions that the backend uses have types from acl_abi.h, which vendor_check.cpp compares with the vendor's headers;
+// a definition that differs does not compile. Functions that only torch_npu uses are declared below, by inspection of
+// its wheel.
 #pragma once
 
 #include "backends/ascend/acl_abi.h"

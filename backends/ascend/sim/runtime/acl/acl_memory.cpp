@@ -81,7 +81,7 @@ class Copy {
   Location from_;
 };
 
-// On the stream no caller can be told about an invalid argument: it is a memory error of the device.
+// An invalid argument that is detected on the stream is a memory error of the device: the call has returned.
 template <class Check>
 void check_on_stream(Check&& check) {
   try {

@@ -1,5 +1,5 @@
-// What torch_npu links and this machine has not: profiles, dumps, logs of the vendor, kernels as binaries. Profiles and
-// dumps record nothing; a kernel cannot be loaded, and the call says so.
+// Functions that torch_npu links and that are not simulated: profiles, dumps, logs of the vendor, kernels as binaries.
+// Profiles and dumps record nothing; loading a kernel fails.
 #include <chrono>
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 // Reserved addresses with memory mapped into them, and memory shared between processes.
 //
-// The key of shared memory says which process has it and where: a process that opens it maps the exporter's memory
+// The key of shared memory holds its process and address: a process that opens it maps the exporter's memory
 // file, which the kernel allows to processes of the same user.
 #include <fcntl.h>
 #include <unistd.h>

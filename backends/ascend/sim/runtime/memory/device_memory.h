@@ -1,9 +1,9 @@
-// The memory of one device: what is allocated, what it is made of, and how misuse is found.
+// The memory of one device: its allocations, and the detection of misuse.
 //
 // An allocation is filled with 0xff (NaN in every float type, -1 in integers) before it is returned and again when it
-// is freed, so that memory read before it is written, or after it is freed, cannot be taken for a result. Behind every
-// allocation lie guard bytes, checked when it is freed. A freed range is kept in quarantine for a while: its address is
-// not given out again immediately, and using it is an error that says so.
+// is freed, so that memory that is read before it is written, or after it is freed, cannot be taken for a result. Guard
+// bytes after every allocation are checked when it is freed. A freed range stays in quarantine for a while: its address
+// is not reused immediately, and using it is a separate error.
 //
 // Threads: any.
 #pragma once
@@ -23,30 +23,30 @@ namespace concord::ascend::sim {
 inline constexpr size_t kAllocationAlignment = 512;
 inline constexpr size_t kGuardBytes = 512;
 
-// Fills the |bytes| at |hidden| with values that cannot be mistaken for a result; CONCORD_SIM_NPU_POISON bounds how
-// many.
+// Fills the |bytes| at |hidden| with 0xff; CONCORD_SIM_NPU_POISON is the maximum number of bytes.
 void poison(std::byte* hidden, size_t bytes);
 
 class DeviceMemory {
  public:
-  // |twin| has room for more than |total_bytes|, the memory of the device: guards and quarantine take addresses only.
+  // |twin| is larger than |total_bytes|, the memory of the device: guards and quarantine take addresses only.
   DeviceMemory(int32_t device, const Twin& twin, size_t total_bytes);
 
-  // Throws 207001 if the device has not that much left.
+  // Throws 207001 if the device has less left.
   void* allocate(size_t bytes);
-  // Throws 107000 if |address| does not begin a live allocation, 507053 where its guard was overwritten (it is freed
-  // then too).
+  // Throws 107000 if |address| is not the start of a live allocation, and 507053, after freeing it, if its guard was
+  // overwritten.
   void release(void* address);
-  // All of it, as a reset of the device does.
+  // Frees all allocations, like a reset of the device.
   void release_all();
 
-  // Takes from the total (or gives back, where negative) without an address. Throws 207001.
+  // Takes |bytes| from the total without an address; negative values return them. Throws 207001.
   void charge(int64_t bytes);
 
-  // Empty if the |bytes| at |address| lie in one live allocation; else what is wrong with them.
+  // Returns "" if the |bytes| at |address| lie in one live allocation; otherwise an error message.
   std::string complaint(const void* address, size_t bytes) const;
 
-  // The live allocation that holds |address|: where in the memory file it begins, and its size. False if none does.
+  // Finds the live allocation that contains |address|: its offset in the memory file, and its size. Returns false if
+  // there is none.
   bool find(const void* address, size_t* out_file_offset, size_t* out_bytes) const;
 
   const Twin& twin() const { return twin_; }
@@ -56,7 +56,7 @@ class DeviceMemory {
 
  private:
   struct Block {
-    size_t bytes = 0;  // asked for
+    size_t bytes = 0;  // requested
     size_t span = 0;   // with rounding and guard
   };
   using Blocks = std::map<size_t, Block>;  // by offset

@@ -1,4 +1,4 @@
-// All memory that the runtime knows of: that of the devices, ranges reserved and mapped by hand, pinned host memory.
+// All memory that the runtime manages: device memory, reserved ranges with their mappings, pinned host memory.
 // Threads: any.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace concord::ascend::sim {
 
-// The kind of memory at an address.
+// Kinds of memory.
 enum class Place { kPageableHost, kPinnedHost, kDevice };
 
 struct Location {
@@ -23,7 +23,7 @@ struct Location {
   int32_t device = -1;
 };
 
-// Memory of a device without an address (aclrtMallocPhysical); mapped to a reserved range later.
+// Memory of a device without an address (aclrtMallocPhysical), which is mapped into a reserved range later.
 struct Physical {
   int32_t device = 0;
   size_t bytes = 0;
@@ -40,21 +40,22 @@ class Memory {
  public:
   static Memory& instance();
 
-  // Throws 107001 if there is no such device.
+  // Throws 107001 if the device does not exist.
   DeviceMemory& of_device(int32_t device);
 
   std::byte* translate(const void* address) const;
   Location locate(const void* address) const;
-  // Empty if the |bytes| at |address|, of which locate() says kDevice, may be used; else what is wrong.
+  // Returns "" if the |bytes| at |address|, for which locate() returned kDevice, may be used; otherwise an error
+  // message.
   std::string complaint(const void* address, size_t bytes) const;
   void release(void* address);
 
-  // Reserved ranges. |complaint| speaks of what is mapped in them.
+  // Reserved ranges. |complaint| checks the mappings in them.
   void* reserve(size_t bytes);
   void unreserve(void* address);
   void map(void* address, size_t bytes, size_t offset, std::shared_ptr<Physical> physical);
   void unmap(void* address);
-  // A range of its own, mapped from another process's memory.
+  // Maps another process's memory into a new range.
   void* import(int32_t device, int file, size_t offset, size_t bytes);
 
   // Host memory.
@@ -75,7 +76,7 @@ class Memory {
   };
   struct Pinned {
     size_t bytes = 0;
-    bool ours = false;  // allocated, not registered
+    bool ours = false;  // allocated by the runtime; false: registered memory of the program
   };
 
   Memory();
@@ -84,7 +85,7 @@ class Memory {
   static std::string complaint_in(const Range& range, const void* address, size_t bytes);
 
   size_t device_span_ = 0;
-  Twin all_;  // the twins of the devices side by side, so that their translation is one constant
+  Twin all_;  // the adjacent twins of all devices, so that one constant translates their addresses
   std::vector<std::unique_ptr<DeviceMemory>> devices_;
 
   mutable std::shared_mutex mutex_;  // guards all below

@@ -1,5 +1,5 @@
-// Helpers of the tests of the simulated CANN: three devices of 64 MiB, a thread with a device, and small things to
-// order streams with. The C functions are called as a program would call them.
+// Helpers of tests of the simulated CANN: three devices of 64 MiB, a thread with a device, and gates to order streams
+// by. The tests call the exported C functions, like a program.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using namespace concord::ascend::abi;
 inline constexpr int32_t kDevices = 3;
 inline constexpr size_t kMemory = size_t{64} << 20;
 
-// Before anything of the runtime is used, because it reads the environment once.
+// Sets the environment before the first call of the runtime, which reads it once.
 inline const bool environment_is_set = [] {
   ::setenv("CONCORD_SIM_NPU_DEVICES", "3", 1);
   ::setenv("CONCORD_SIM_NPU_MEMORY", "64M", 1);
@@ -37,15 +37,15 @@ inline const bool environment_is_set = [] {
 
 #define EXPECT_OK(call) EXPECT_EQ((call), 0) << ::aclGetRecentErrMsg()
 #define ASSERT_OK(call) ASSERT_EQ((call), 0) << ::aclGetRecentErrMsg()
-// The call fails with |code| and a message that contains |part|.
+// Expects that the call fails with |code| and a message that contains |part|.
 #define EXPECT_FAILS(call, code, part) \
   EXPECT_EQ((call), code);             \
   EXPECT_THAT(std::string(::aclGetRecentErrMsg()), ::testing::HasSubstr(part))
 
-// ACL is initialised, and device 0 is the thread's; both end with the test.
+// A test with ACL initialised and device 0 set for the thread; both are undone at its end.
 class SimTest : public ::testing::Test {
  protected:
-  SimTest() {  // so that the members of a fixture can be streams
+  SimTest() {  // not SetUp(), so that the members of a fixture can be streams
     ::aclInit(nullptr);
     EXPECT_OK(::aclrtSetDevice(0));
   }
@@ -71,7 +71,7 @@ class TestStream {
   void* handle_ = nullptr;
 };
 
-// A point that a stream does not pass until it is opened.
+// A task at which a stream waits until the gate is opened.
 class Gate {
  public:
   ~Gate() { open(); }
@@ -101,7 +101,7 @@ class Gate {
     std::atomic<bool> reached{false};
     std::atomic<bool> passed{false};
   };
-  // Lives as long as the process: a stream may reach the gate after it is gone.
+  // Never destroyed: a stream may reach the gate after the object's end.
   static State& new_state() {
     static std::mutex mutex;
     static auto& all = *new std::deque<State>;

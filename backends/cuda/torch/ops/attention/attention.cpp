@@ -29,7 +29,7 @@ using at::Tensor;
 using Pair = std::tuple<Tensor, Tensor>;
 using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
-// How flash attention is told which keys a query attends to.
+// Arguments of flash attention for the keys that a query attends to.
 struct Sight {
   bool causal;
   std::optional<int64_t> left, right;  // keys before and after the query's own; none: all

@@ -9,8 +9,8 @@
 namespace concord::cuda::torch_side {
 
 // Query, key and value heads, each [outer, inner, heads, dim] with strides and dense in its last dim, -> one packed
-// array y [outer, inner, heads + 2 kv_heads, dim]. The first 2 * |half| elements of each query and key head are turned,
-// the others copied; cos and sin are [outer, inner, half] of Sum with strides. kv_heads may be 0.
+// array y [outer, inner, heads + 2 kv_heads, dim]. The first 2 * |half| elements of each query and key head are
+// rotated, the others copied; cos and sin are [outer, inner, half] of Sum with strides. kv_heads may be 0.
 struct HeadsFrom {
   const void* x;
   int64_t stride[3];
@@ -32,15 +32,16 @@ bool norm_rope_fits(const PackedRope& shape, Type type, const void* cos, const v
                     std::initializer_list<const void*> pointers);
 void norm_rope(Where where, const PackedRope& shape, const HeadNorms& norms, const void* cos, const void* sin, void* y,
                void* rstd);
-// The gradients are |shape|'s; |qkv| and |dqkv| are packed. |scratch| of Sum has norm_rope_lines(...) lines of |dim|.
+// |shape| holds the gradients of the outputs; |qkv| and |dqkv| are packed. |scratch| of Sum has norm_rope_lines(...)
+// lines of |dim|.
 int64_t norm_rope_lines(const PackedRope& shape, Type type);
 void norm_rope_backward(Where where, const PackedRope& shape, const HeadNorms& norms, const void* cos, const void* sin,
                         const void* qkv, const void* rstd, void* dqkv, void* scratch, void* dq_weight, void* dk_weight);
 
 // Attention of the one query of each row over its first lengths[row] keys, or over the last |window| of those; see
 // core/ops/attention/cached_attention.h. Strides are of rows, tokens and heads. |sinks| [heads] of Sum, may be null;
-// |out| is dense. |scratch| of Sum has cached_attention_scratch(...) numbers. Only for what fits. The order of sums
-// does not depend on |keys|, the capacity of the cache.
+// |out| is dense. |scratch| of Sum has cached_attention_scratch(...) numbers. Only for sizes that fit. The order of
+// sums does not depend on |keys|, the capacity of the cache.
 struct CachedHeads {
   int64_t rows, keys, heads, kv_heads, size, window;
   double scale, cap;

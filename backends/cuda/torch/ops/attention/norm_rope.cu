@@ -148,8 +148,8 @@ template <class T, int kLanes>
 __device__ void write_sums(const PackedRope& shape, const Lane& lane, const SumOf<T> (&first)[kWide<T>],
                            const SumOf<T> (&second)[kWide<T>], SumOf<T>* scratch) {
   using S = SumOf<T>;
-  constexpr int kHeads = kBackBlock / kLanes, kMost = kLanes * 2 * kWide<T>;
-  __shared__ S shared[kHeads][kMost];
+  constexpr int kHeads = kBackBlock / kLanes, kMaxHead = kLanes * 2 * kWide<T>;
+  __shared__ S shared[kHeads][kMaxHead];
   const auto half = static_cast<unsigned>(shape.half), dim = static_cast<unsigned>(shape.dim);
   S* const own = shared[threadIdx.x / kLanes];
 #pragma unroll

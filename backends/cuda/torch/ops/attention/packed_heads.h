@@ -1,4 +1,5 @@
-// The heads of queries, keys and values as the kernels of rope take them. Only for the .cpp files in this folder.
+// Converts the heads of queries, keys and values to arguments of the rope kernels. Only for the .cpp files in this
+// folder.
 #pragma once
 
 #include <tuple>
@@ -10,14 +11,14 @@ namespace concord::cuda::torch_side {
 
 using HeadTensors = std::tuple<at::Tensor, at::Tensor, at::Tensor>;  // q, k, v
 
-// |packed| [..., (heads + 2 kv_heads) n] -> views.
+// Returns views of |packed| [..., (heads + 2 kv_heads) n].
 inline HeadTensors cut_heads(const at::Tensor& packed, int64_t heads, int64_t kv_heads) {
   const at::Tensor all = packed.unflatten(-1, {heads + 2 * kv_heads, -1});
   return {all.narrow(-2, 0, heads), all.narrow(-2, heads, kv_heads), all.narrow(-2, heads + kv_heads, kv_heads)};
 }
 
-// |x| [..., heads, n] as [outer, inner, heads, n], dense in its last dim: the last dim before the heads is inner, those
-// before it together are outer.
+// Returns |x| [..., heads, n] as [outer, inner, heads, n], dense in its last dim: the last dim before the heads is
+// inner, and the dims before it are merged into outer.
 inline at::Tensor four_dims(const at::Tensor& x) {
   const int64_t inner = x.dim() > 2 ? x.size(-3) : 1;
   const at::Tensor dense = x.stride(-1) == 1 ? x : x.contiguous();
@@ -31,7 +32,7 @@ inline at::Tensor angles_for(const at::Tensor& angles, const at::Tensor& x) {
   return angles.contiguous().expand(sizes).reshape({-1, inner, angles.size(-1)});
 }
 
-// The shape that kernels are given, and the tensors that own its memory.
+// The shape for the kernels, and the tensors that own its memory.
 struct PackedHeads {
   at::Tensor q, k, v, cos, sin;
 
@@ -51,7 +52,7 @@ struct PackedHeads {
   }
 };
 
-// The sizes of what is packed of |heads|: [..., (heads + 2 kv_heads) n].
+// Returns the sizes of the packed tensor of |heads|: [..., (heads + 2 kv_heads) n].
 inline std::vector<int64_t> packed_sizes(const HeadTensors& heads) {
   const auto& [q, k, v] = heads;
   auto sizes = q.sizes().slice(0, static_cast<size_t>(q.dim() - 2)).vec();

@@ -71,8 +71,8 @@ void launch_packed(cudaStream_t stream, const PackedRope& shape, const SumOf<T>*
   const int64_t items = shape.inner * (turned + shape.kv_heads * (shape.dim / N));  // of an outer line
   const int64_t elements = shape.inner * (shape.heads + 2 * shape.kv_heads) * shape.dim;
   if (items == 0) return;
-  constexpr int64_t kMost = 0xffffffff;
-  const int64_t most = std::max<int64_t>(1, kMost / elements);
+  constexpr int64_t kMaxElements = 0xffffffff;
+  const int64_t most = std::max<int64_t>(1, kMaxElements / elements);
   for (int64_t first = 0; first < shape.outer; first += most) {
     const int64_t count = std::min(most, shape.outer - first);
     turn_packed<T, N><<<grid(count * items, kBlock), kBlock, 0, stream>>>(

@@ -6,11 +6,11 @@
 
 namespace concord::cuda::torch_side {
 
-// Whether all of it can be read, and |y| be written, in vectors.
+// Whether all inputs can be read, and |y| can be written, in vectors.
 template <class T>
 bool packs_wide(const PackedRope& shape, const void* cos, const void* sin, const void* y) {
   const auto is_whole = [](int64_t n) { return n % kWide<T> == 0; };
-  for (const void* angles : {cos, sin}) {  // vectors of the same number of Sums
+  for (const void* angles : {cos, sin}) {  // read in vectors of the same number of Sums
     if (reinterpret_cast<uintptr_t>(angles) % (kWide<T> * sizeof(SumOf<T>)) != 0) return false;
   }
   if (!is_whole(shape.angle_stride[0]) || !is_whole(shape.angle_stride[1])) return false;

@@ -141,7 +141,7 @@ Four quantise_blocks_on_device(const Tensor& x, bool square) {
   return {rows, row_scales, columns, column_scales};
 }
 
-// As the reference tells them apart.
+// Returns the unit of |scales|, by the rule of the reference.
 Gemm::Scales unit_of(const Tensor& numbers, const Tensor& scales) {
   if (scales.dim() < 2) return Gemm::Scales::matrix;
   return scales.size(0) == numbers.size(0) ? Gemm::Scales::row_blocks : Gemm::Scales::squares;

@@ -14,9 +14,9 @@ enum class Narrow { none, e4m3, e5m2 };  // FP8 formats
 // types, sizes that are multiples of 16, and arrays that begin at multiples of 16 bytes.
 struct Fp8Arrays {
   const float* amax;
-  float* seen;  // becomes the larger of itself and the matrix's own amax; may be null
+  float* seen;  // set to max(*seen, amax of the matrix); may be null
   void *rows, *columns;
-  float* inverse;  // gets 1 / scale
+  float* inverse;  // set to 1 / scale
 };
 bool fp8_fits(Rows shape, Type type, std::initializer_list<const void*> pointers);
 void fp8_amax(Where where, int64_t count, const void* x, float* amax);  // |count| is a multiple of 8

@@ -319,7 +319,7 @@ class Device {
       ++shapes_under_load_;
       near_times = times_under_load(stream, near, near_times, run);
     }
-    // The first is cuBLAS's own choice: another one has to be clearly faster, so that noise does not decide.
+    // The first is cuBLAS's own choice: another one must be clearly faster, so that noise does not decide.
     size_t best = 0;
     for (size_t i = 1; i < near.size(); ++i) {
       if (near_times[i] < near_times[best] * kClearly) best = i;
@@ -456,8 +456,8 @@ static bool takes_blocks(const Gemm& g) {
 }
 
 bool takes(const Gemm& g) {
-  constexpr int64_t kLeast = 640;  // more than the experts of any model
-  const bool is_large = g.rows >= kLeast && g.columns >= kLeast && g.depth >= kLeast;
+  constexpr int64_t kMinSize = 640;  // more than the experts of any model
+  const bool is_large = g.rows >= kMinSize && g.columns >= kMinSize && g.depth >= kMinSize;
   const bool is_whole =
       g.rows % 8 == 0 && g.columns % 8 == 0 && g.depth % 8 == 0;  // multiples of 16 bytes, which algorithms need
   const bool is_by_rows = !g.transposed_a && g.transposed_b;

@@ -1,5 +1,5 @@
-// A file of the user's cache folder with lines "key: numbers", which several processes read and add to. Free of CUDA
-// and libtorch. What cannot be read counts as empty, and what cannot be written is kept for this process only.
+// A file in the user's cache folder with lines "key: numbers", which several processes read and extend. Uses neither
+// CUDA nor libtorch. An unreadable file counts as empty; if it is not writable, entries exist in this process only.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@ namespace concord::cuda::torch_side {
 // Threads: one at a time.
 class GemmCache {
  public:
-  // |name| becomes a file name: characters other than letters, digits, '-' and '.' are replaced.
+  // |name|: the file's name, in which characters other than letters, digits, '-' and '.' are replaced.
   explicit GemmCache(const std::string& name);
 
-  // Returns the numbers of |key|; empty if there are none, or if the entry has anything else.
+  // Returns the numbers of |key|; empty if there is no entry or an invalid one.
   std::vector<uint64_t> numbers(const std::string& key) const;
-  // Adds a line, unless another process has added one for this key in the meantime; that one then counts for later
-  // processes. The file is replaced as a whole.
+  // Adds a line, unless another process has added one for this key in the meantime; later processes then use that one.
+  // Replaces the file as a whole.
   void write(const std::string& key, const std::string& numbers);
 
  private:
   std::map<std::string, std::string> read() const;
 
-  std::string path_;  // empty: there is no folder for it
+  std::string path_;  // empty: there is no cache folder
   std::map<std::string, std::string> lines_;
 };
 

@@ -1,4 +1,4 @@
-// gemm.h for tensors. Only for the .cpp files in this folder.
+// Runs gemm() on tensors. Only for the .cpp files in this folder.
 #pragma once
 
 #include <ATen/Context.h>
@@ -15,10 +15,10 @@ inline bool is_ready(const at::Tensor& x) {
   return x.is_contiguous() && reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
 }
 
-// On libtorch's current stream of the device of |like|, which is the current device.
+// Runs |g| on libtorch's current stream of the device of |like|, which is the current device.
 inline void run_gemm(Gemm g, const GemmArrays& arrays, const at::Tensor& like) {
   g.timed = !at::globalContext().deterministicAlgorithms();
-  std::vector<at::Tensor> kept;  // until everything is enqueued: libtorch gives memory away in the stream's order
+  std::vector<at::Tensor> kept;  // only until the GEMM is enqueued: libtorch reuses memory in stream order
   const Workspace workspace = [&](size_t bytes) {
     kept.push_back(at::empty({static_cast<int64_t>(bytes)}, like.options().dtype(at::kByte)));
     return kept.back().mutable_data_ptr();

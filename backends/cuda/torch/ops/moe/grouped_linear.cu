@@ -116,7 +116,7 @@ __device__ void multiply_rows(const Operand<T, kTileRows>& left, const Operand<T
     }
     asm volatile("cp.async.commit_group;\n");  // empty ones count too
   };
-  // The oldest stage that was fetched is there for all threads, and nobody reads the one before it any more.
+  // Waits until the oldest fetched stage has arrived for all threads, and no thread reads the one before it.
   const auto wait = [] {
     asm volatile("cp.async.wait_group %0;\n" ::"n"(kStages - 2));
     __syncthreads();
@@ -132,7 +132,7 @@ __device__ void multiply_rows(const Operand<T, kTileRows>& left, const Operand<T
     fetch(stage + kStages - 1);
     even.multiply<T>(sums);
     wait();
-    even.load(place(stage + 1), 0, row, column);  // after the last stage: old numbers, which nobody multiplies
+    even.load(place(stage + 1), 0, row, column);  // after the last stage: old numbers, which are not multiplied
     odd.multiply<T>(sums);
   }
 }

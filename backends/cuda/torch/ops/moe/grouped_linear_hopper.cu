@@ -115,7 +115,7 @@ struct Consumer {
   __device__ void sync() const { sync_warpgroup(1 + number); }
 };
 
-// All warps of all blocks that a stage's bytes went to say that they have read it.
+// Arrives at the barrier by which all warps of all blocks that received a stage report that they have read it.
 __device__ void release(const Consumer& self, unsigned empty) {
   if (self.lane < kCluster) arrive_at(empty, static_cast<unsigned>(self.lane));
 }

@@ -1,7 +1,7 @@
-// Features of Hopper only (compute capability 9.0, built as sm_90a): bulk copies of tiles by the tensor memory
-// accelerator (TMA), barriers in shared memory that count their bytes, clusters of blocks that share what is copied,
-// and products by a warpgroup (128 threads) whose operands are read from shared memory (wgmma). Addresses are of shared
-// memory.
+// Wrappers of Hopper's instructions (compute capability 9.0, built as sm_90a): bulk copies of tiles by the tensor
+// memory accelerator (TMA), barriers in shared memory that count their bytes, clusters of blocks that share copied
+// tiles, and matrix products by a warpgroup (128 threads) with operands in shared memory (wgmma). Addresses are of
+// shared memory.
 #pragma once
 
 #include <cuda.h>
@@ -13,7 +13,7 @@
 namespace concord::cuda::torch_side::hopper {
 
 constexpr int kWarpgroup = 128;  // threads
-constexpr int kPanel = 64;       // 16-bit elements in the 128 bytes that a swizzled line has
+constexpr int kPanel = 64;       // 16-bit elements in a swizzled line of 128 bytes
 constexpr int kLineBytes = 128, kAtomBytes = 8 * kLineBytes;
 
 inline __device__ unsigned address_of(const void* shared) {
@@ -25,13 +25,13 @@ inline __device__ unsigned address_of(const void* shared) {
 inline __device__ void init_barrier(unsigned barrier, unsigned arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(barrier), "r"(arrivals));
 }
-// Before other blocks of the cluster, or bulk copies, use a barrier.
+// Makes initialised barriers visible to the other blocks of the cluster and to bulk copies.
 inline __device__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;\n" ::: "memory"); }
 
 inline __device__ void arrive_expecting(unsigned barrier, unsigned bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// On the barrier at the same place in block |block| of the cluster.
+// Arrives at the barrier with the same address in block |block| of the cluster.
 inline __device__ void arrive_at(unsigned barrier, unsigned block) {
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -40,7 +40,7 @@ inline __device__ void arrive_at(unsigned barrier, unsigned block) {
       "r"(block)
       : "memory");
 }
-// Until the phase of this parity has ended.
+// Waits until the phase with parity |parity| has completed.
 inline __device__ void wait(unsigned barrier, unsigned parity) {
   unsigned ended = 0;
   while (ended == 0) {
@@ -70,7 +70,7 @@ inline __device__ void sync_cluster() {
 
 // [copies]
 
-// A box of the map's size from (column, row) to |to|; beyond the matrix it is zeros. Its bytes count on |barrier|.
+// Copies a box of the map's size at (column, row) to |to|, with zeros beyond the matrix. |barrier| counts its bytes.
 inline __device__ void copy_box(unsigned to, const CUtensorMap& map, int column, int row, unsigned barrier) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];\n" ::"r"(
@@ -78,7 +78,7 @@ inline __device__ void copy_box(unsigned to, const CUtensorMap& map, int column,
       "l"(&map), "r"(column), "r"(row), "r"(barrier)
       : "memory");
 }
-// To the same place in all blocks of |blocks| (one bit each), and counted on the barrier of each.
+// Like copy_box, but to the same address in all blocks of |blocks| (one bit each); the barrier of each counts.
 inline __device__ void copy_box_to(uint16_t blocks, unsigned to, const CUtensorMap& map, int column, int row,
                                    unsigned barrier) {
   asm volatile(
@@ -87,7 +87,7 @@ inline __device__ void copy_box_to(uint16_t blocks, unsigned to, const CUtensorM
       "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(blocks)
       : "memory");
 }
-// A box of a stack of matrices, from shared memory; what lies beyond a matrix is not written.
+// Writes a box of a stack of matrices from shared memory; elements beyond a matrix are not written.
 inline __device__ void store_box(const CUtensorMap& map, int column, int row, int matrix, unsigned from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];\n" ::"l"(&map),
                "r"(column), "r"(row), "r"(matrix), "r"(from)
@@ -100,25 +100,26 @@ inline __device__ void add_box(const CUtensorMap& map, int column, int row, int 
       : "memory");
 }
 inline __device__ void commit_stores() { asm volatile("cp.async.bulk.commit_group;\n" ::: "memory"); }
-// Until all but the last |kOpen| groups of stores have read shared memory.
+// Waits until all but the last |kOpen| groups of stores have read shared memory.
 template <int kOpen>
 __device__ void wait_for_stores() {
   asm volatile("cp.async.bulk.wait_group.read %0;\n" ::"n"(kOpen) : "memory");
 }
-// Between ordinary writes to shared memory and reads by copies or by the tensor cores: in each thread that wrote.
+// Makes a thread's ordinary writes to shared memory visible to bulk copies and tensor cores. Each writing thread calls
+// it.
 inline __device__ void publish_writes() { asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory"); }
 
 // [products]
 
-// An operand whose depth is its slow dimension: panels of 64 columns, |panel_bytes| apart, with a line of 128 bytes
-// for each depth, and chunks of 16 bytes swizzled as the copies leave them.
+// Returns the descriptor of an operand whose depth is its slow dimension: panels of 64 columns, |panel_bytes| apart,
+// with a line of 128 bytes for each depth, in which chunks of 16 bytes are swizzled like those of the copies.
 inline __device__ uint64_t describe(unsigned address, unsigned panel_bytes) {
   constexpr uint64_t kSwizzle128 = 1;
   return (address & 0x3ffff) >> 4 | static_cast<uint64_t>(panel_bytes >> 4) << 16 |
          static_cast<uint64_t>(kAtomBytes >> 4) << 32 | kSwizzle128 << 62;
 }
 
-using Sums = float[128];  // a thread's share of 64 x 256 sums
+using Sums = float[128];  // a thread's part of 64 x 256 sums
 
 #define CONCORD_SUMS_4(i) "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3])
 #define CONCORD_SUMS_16(i) CONCORD_SUMS_4(i), CONCORD_SUMS_4(i + 4), CONCORD_SUMS_4(i + 8), CONCORD_SUMS_4(i + 12)
@@ -151,20 +152,20 @@ inline __device__ void multiply(__half, Sums& sums, uint64_t left, uint64_t righ
 #undef CONCORD_SUMS_16
 #undef CONCORD_SUMS_4
 
-// Products run by themselves: begin, multiply ..., commit, and wait before their sums are read.
+// Products run asynchronously: call begin, multiply (repeatedly) and commit, and wait before reading the sums.
 inline __device__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 inline __device__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 template <int kOpen>
 __device__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kOpen) : "memory");
 }
-// The compiler keeps what it does with |sums| on its side of this point.
+// Prevents the compiler from moving accesses to |sums| across this point.
 inline __device__ void pin(Sums& sums) {
 #pragma unroll
   for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
 }
 
-// [registers] A warpgroup that only copies leaves them to those that multiply.
+// [registers] A warpgroup that only copies gives registers to those that multiply.
 
 template <int kCount>
 __device__ void give_up_registers() {

@@ -8,8 +8,8 @@
 
 namespace concord::cuda::torch_side {
 
-// Which |k| experts each token is sent to, by its logits [tokens, experts], and the weights [tokens, k] of Sum: softmax
-// over all experts or over the chosen ones, times |scale|. Only for what fits.
+// Chooses |k| experts for each token by its logits [tokens, experts], and computes their weights [tokens, k] of Sum:
+// softmax over all experts or over the chosen ones, times |scale|. Only for sizes that fit.
 struct RoutedTokens {
   int64_t tokens, experts, k;
   bool over_chosen;
@@ -20,11 +20,13 @@ void moe_route(Where where, const RoutedTokens& shape, const void* logits, void*
 void moe_route_backward(Where where, const RoutedTokens& shape, const void* grad, const void* logits,
                         const int64_t* experts, void* result);
 
-// Rows of experts: those of |k| choices of each token. See core/ops/moe/moe_permute.h for order, inverse and ends.
+// The rows of experts, one for each of a token's |k| choices. core/ops/moe/moe_permute.h defines order, inverse and
+// ends.
 struct MoeRows {
   int64_t tokens, k, width;
 };
-// |chosen| [rows] below |experts|. |scratch| has moe_order_scratch(...) numbers. Only for what fits.
+// |chosen| [rows]: expert of each row, below |experts|. |scratch| has moe_order_scratch(...) numbers. Only for sizes
+// that fit.
 bool moe_order_fits(int64_t rows, int64_t experts);
 int64_t moe_order_scratch(int64_t rows, int64_t experts);
 void moe_order(cudaStream_t stream, int64_t rows, int64_t experts, const int64_t* chosen, int* scratch, int64_t* order,
@@ -36,11 +38,11 @@ void moe_combine(Where where, const MoeRows& shape, const void* rows, const void
 void moe_combine_backward(Where where, const MoeRows& shape, const void* grad, const void* rows, const void* weights,
                           const int64_t* inverse, void* drows, void* dweights);
 
-// main [groups, out, in] in fp32 (+)= grad^T x for the rows of each group, which are those until ends[group]. Only for
-// 16-bit types, dense arrays that begin at multiples of 16 bytes, and sizes that are multiples of 8.
+// main [groups, out, in] in fp32 (+)= grad^T x for the rows of each group; group g has the rows from ends[g - 1] to
+// ends[g]. Only for 16-bit types, dense arrays that begin at multiples of 16 bytes, and sizes that are multiples of 8.
 struct GroupedRows {
   int64_t groups, rows, out, in;
-  bool adds;  // else main is overwritten
+  bool adds;  // false: main is overwritten
 };
 void grouped_weight_grad(Where where, const GroupedRows& shape, const void* grad, const void* x, const int64_t* ends,
                          float* main);

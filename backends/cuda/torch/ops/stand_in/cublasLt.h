@@ -1,6 +1,5 @@
-// The part of cuBLAS's cublasLt.h that gemm.cpp uses, for toolkits that come without it: gemm.cpp is compiled
-// everywhere as on a machine with a device, together with the same other sources. Calls nothing: see load() in
-// gemm.cpp.
+// The declarations of cuBLAS's cublasLt.h that gemm.cpp uses, for toolkits without that header, so that gemm.cpp
+// compiles everywhere. The functions are looked up at run time, by load() in gemm.cpp.
 #pragma once
 
 #include <cuda_runtime_api.h>
