@@ -10,9 +10,9 @@ environment. Runs as any user, who is also Slurm's; several clusters can run at 
 MissingProgram.
 """
 import ctypes
-import getpass
 import os
 import pathlib
+import pwd
 import shutil
 import signal
 import socket
@@ -110,7 +110,7 @@ class SlurmCluster:
         self.folder.chmod(0o755)  # munged refuses a socket that others could not reach
         (self.folder / "state").mkdir()
         first, *others = [str(each.getsockname()[1]) for each in self.held]
-        config = CONFIG.format(host=socket.gethostname().split(".")[0], user=getpass.getuser(), folder=self.folder, nodes=self.nodes,
+        config = CONFIG.format(host=socket.gethostname().split(".")[0], user=pwd.getpwuid(os.getuid()).pw_name, folder=self.folder, nodes=self.nodes,
                                subnet=self.subnet, controller_port=first, node_ports=",".join(others))
         (self.folder / "slurm.conf").write_text(config)
         if self.hosts:  # "ip netns exec" hides /sys/fs/cgroup, where Slurm would look which version there is; none is used
