@@ -9,7 +9,7 @@ add_custom_target(concord_layers ALL
 if(CONCORD_TESTS)
   add_dependencies(concord_tests concord_layers)
 endif()
-foreach(script check_layers check_thread_safety check_words expect_output header_samples run_test_program select_tests test_inputs test_summary)
+foreach(script check_layers check_thread_safety check_words expect_output header_samples repeat_tests run_test_program select_tests test_inputs test_summary)
   concord_check(toolchains.${script} LABELS unit
     COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/${script}_test.py)
 endforeach()

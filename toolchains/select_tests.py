@@ -34,6 +34,11 @@ def select(lines, wanted):
     return chosen or [(test[0], targets) for test, targets, sources in entries if sources]
 
 
+def expression(chosen):
+    """Returns ctest's regular expression for the tests that select() has chosen, with all their shards."""
+    return "^(" + "|".join(re.escape(test) for test, _ in chosen) + ")([.][0-9]+)?$"
+
+
 def main():
     try:
         wanted = re.compile(sys.argv[2])
@@ -42,7 +47,7 @@ def main():
     chosen = select(pathlib.Path(sys.argv[1]).read_text().splitlines(), wanted)
     if not chosen:
         sys.exit(f"run: no test matches '{sys.argv[2]}'")
-    print("^(" + "|".join(re.escape(test) for test, _ in chosen) + ")([.][0-9]+)?$")
+    print(expression(chosen))
     print("\n".join(sorted({target for _, targets in chosen for target in targets} or {"concord_tests"})))
 
 

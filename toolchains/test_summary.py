@@ -25,13 +25,17 @@ class Suite:
         self.counts = {"pass": 0, "fail": 0, "skip": 0}
         self.earlier = 0  # passed in an earlier run, not run now
         self.programs = []  # (seconds, name)
-        self.failures = []  # (name, output)
+        self.failures = []  # (name of the program, output)
+        self.failed = []  # names of tests
         self.skips = []
         if place in ("passed", "failed", "skipped"):
-            self.counts[{"passed": "pass", "failed": "fail", "skipped": "skip"}[place]] = 1
-            if place == "failed":
+            if place == "passed":
+                self.counts["pass"] = 1
+            elif place == "failed":
+                self.fail(self.name)
                 self.failures.append((self.name, "see above"))
-            elif place == "skipped":
+            else:
+                self.counts["skip"] = 1
                 self.skips.append((self.name, rest))
         elif rest == "earlier":
             self.read(pathlib.Path(place))
@@ -40,6 +44,10 @@ class Suite:
             self.run = float(rest)
             self.read(pathlib.Path(place))
 
+    def fail(self, name):
+        self.counts["fail"] += 1
+        self.failed.append(name)
+
     def read(self, folder):
         junit = folder / "junit.xml"
         cases = list(xml.etree.ElementTree.parse(junit).getroot().iter("testcase")) if junit.exists() else []
@@ -47,7 +55,7 @@ class Suite:
             self.programs.append((float(case.get("time", 0)), case.get("name")))
             self.count(case, folder / "test-results" / f"{case.get('name')}.json")
         if not cases:
-            self.counts["fail"] += 1
+            self.fail(self.name)
             self.failures.append((self.name, "no test ran"))
 
     def count(self, case, results):
@@ -60,18 +68,31 @@ class Suite:
         if results.exists():
             tests = json.loads(results.read_text())["tests"]
             for test in tests:
+                if test["status"] == "fail":
+                    self.fail(f"{case.get('name')}.{test['name']}")
+                    continue
                 self.counts[test["status"]] += 1
                 if test["status"] == "skip":
                     reason = (test["detail"] or "no reason given").splitlines()[-1]
                     self.skips.append((f"{case.get('name')}.{test['name']}", reason))
             if status == "fail" and all(test["status"] != "fail" for test in tests):
-                self.counts["fail"] += 1  # the runner itself
+                self.fail(case.get("name"))  # the runner itself
+        elif status == "fail":
+            self.fail(case.get("name"))
         else:
             self.counts[status] += 1
             if status == "skip":
                 self.skips.append((case.get("name"), (output.splitlines() or ["no reason given"])[-1]))
         if status == "fail":
             self.failures.append((case.get("name"), output))
+
+
+def print_failures(suites):
+    for suite in suites:
+        for name, output in suite.failures:
+            print(f"--- {suite.name}: {name} failed; the end of its output:")
+            for line in output.splitlines()[-LINES:]:
+                print("    " + line[:WIDTH])
 
 
 def table(suites):
@@ -88,11 +109,7 @@ def table(suites):
 
 def main():
     suites = [Suite(text) for text in sys.argv[1:]]
-    for suite in suites:
-        for name, output in suite.failures:
-            print(f"--- {suite.name}: {name} failed; the end of its output:")
-            for line in output.splitlines()[-LINES:]:
-                print("    " + line[:WIDTH])
+    print_failures(suites)
     for suite in suites:
         for name, reason in suite.skips:
             print(f"skipped, {suite.name}: {name}: {reason[:WIDTH]}")

@@ -11,6 +11,7 @@
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
 #include "core/torch/device.h"
+#include "platform/loader/error.h"
 #include "platform/loader/host.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/checkpoint/resume.h"
@@ -99,6 +100,13 @@ void report_test(const NamedValues& metrics, const std::filesystem::path& output
   finish->files.emplace_back("test loss", fmt::format("{:.4f}, in {}", metrics.front().second, file.string()));
 }
 
+// Returns whether |error| is the loss of a rank that has exited on the same signal as this one, before it was ready.
+bool is_stopped_before_training(const StopRequest& stop, const std::exception& error) {
+  const auto* const lost = dynamic_cast<const Error*>(&error);
+  return stop.requested() && stop.phase() == StopRequest::Phase::ready && lost != nullptr &&
+         lost->status() == CONCORD_STATUS_PEER_LOST;
+}
+
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
                      const std::vector<Fault>& faults, const OutputRequest& request,
                      std::vector<std::unique_ptr<Tracker>> trackers, StopRequest* stop) {
@@ -111,7 +119,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   Trainer trainer(std::move(plan), job, providers);
   job.world_group().barrier().wait();
   // Not before: a rank that is asked to stop while others are still loading has nothing to save, and need not wait.
-  stop->enter(StopRequest::Phase::running);
+  stop->enter(StopRequest::Phase::ready);
   claim_output_folder(job, trainer.plan(), request);
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
   if (writes) {
@@ -184,7 +192,10 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
     output = train_in(job, std::move(plan), providers, options, faults, request, std::move(trackers), &stop);
   } catch (const std::exception& error) {
     if (hooks.aborted) hooks.aborted(error);
-    throw;
+    if (!is_stopped_before_training(stop, error)) throw;
+    output.stop_signal = stop.signal();
+    output.reason = fmt::format("stopped by {} before the first step", stop_signal_name(output.stop_signal));
+    return output;  // without finalize(), which would wait for the lost rank
   }
   finalize();
   if (hooks.finalized) hooks.finalized(output);

@@ -19,9 +19,10 @@ constexpr int64_t kSameSignalMs = 1000;
 // Everything that the handlers touch: they may run in any thread, at any instruction.
 std::atomic<int> received = 0;
 std::atomic<int64_t> received_at_ms = 0;
-std::atomic<bool> is_starting = false;
+std::atomic<StopRequest::Phase> current_phase = StopRequest::Phase::running;
 std::atomic<unsigned> grace = 0;
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free &&
+              std::atomic<StopRequest::Phase>::is_always_lock_free);
 
 int living = 0;  // instances of this class
 std::array<struct sigaction, kStopSignals.size()> before_stop;
@@ -41,7 +42,7 @@ void end_by(int signal) {
 void on_stop(int signal) {
   const int error = errno;
   int none = 0;
-  if (is_starting) ::_exit(128 + signal);
+  if (current_phase == StopRequest::Phase::start_up) ::_exit(128 + signal);
   if (received.compare_exchange_strong(none, signal)) {
     received_at_ms = now_ms();
     if (const unsigned seconds = grace; seconds > 0) ::alarm(seconds);
@@ -92,7 +93,9 @@ StopRequest::~StopRequest() {
   if (--living == 0) uninstall();
 }
 
-void StopRequest::enter(Phase phase) { is_starting = phase == Phase::start_up; }
+void StopRequest::enter(Phase phase) { current_phase = phase; }
+
+StopRequest::Phase StopRequest::phase() const { return current_phase; }
 
 int StopRequest::signal() const { return received; }
 

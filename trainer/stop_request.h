@@ -2,7 +2,8 @@
 // not where nohup ignores it). One rule for all of a run:
 //
 //   start-up    nothing is lost: the process exits immediately, with code 128 + signal
-//   afterwards  the step, or the batch of an evaluation, that runs is finished, then the run saves and ends
+//   ready       like running, but another rank may still be starting and exit: this one then exits with the same code
+//   running     the step, or the batch of an evaluation, that runs is finished, then the run saves and ends
 //
 // That has a time limit: after |grace_seconds| the process exits without saving, with exit code 1 and a message. A
 // second signal ends it immediately; SIGTERM and SIGHUP often come twice, from a scheduler and from a launcher that
@@ -20,7 +21,7 @@ namespace concord {
 
 class StopRequest {
  public:
-  enum class Phase { start_up, running };
+  enum class Phase { start_up, ready, running };
 
   explicit StopRequest(Phase phase = Phase::running, int64_t grace_seconds = 0);  // 0: no time limit
   ~StopRequest();
@@ -28,6 +29,7 @@ class StopRequest {
   StopRequest& operator=(const StopRequest&) = delete;
 
   void enter(Phase phase);
+  Phase phase() const;
   bool requested() const { return signal() != 0; }
   int signal() const;  // that came first; 0: none
 };

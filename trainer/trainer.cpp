@@ -28,9 +28,10 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
 Trainer::~Trainer() = default;
 
 TrainOutput Trainer::train() {
-  const StopRequest stop(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
+  StopRequest stop(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
   run_.stop = &stop;
   start();
+  stop.enter(StopRequest::Phase::running);  // every rank has been ready
   while (run_.state.global_step < plan_.max_steps && !run_.control.should_training_stop) {
     const int64_t done = run_.state.global_step, number = done + 1;
     profile_.begin_step(done);

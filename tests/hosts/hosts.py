@@ -12,7 +12,8 @@ import sys
 import types
 
 SKIP = 77  # what ctest counts as skipped
-INSIDE = "CONCORD_HOSTS_INSIDE"  # set: this program has entered a user namespace
+INSIDE = "CONCORD_HOSTS_INSIDE"  # set: this program has entered a user namespace, with the users that the value names
+ONLY_ROOT = "root"
 CAN_DO = (1 << 12) | (1 << 21)  # CAP_NET_ADMIN, CAP_SYS_ADMIN
 
 
@@ -21,22 +22,24 @@ def quiet(*args):
 
 
 def enter_user_namespace():
-    """Restarts the program in a user namespace. Returns if that is not needed or not allowed: Hosts then reports
-    why."""
+    """Restarts the program in a user namespace, with a range of users if the system has given the user one
+    (/etc/subuid, newuidmap). Returns if that is not needed or not allowed: Hosts then reports why."""
     with open("/proc/self/status", encoding="ascii") as file:
         capabilities = int(re.search(r"^CapEff:\s*(\w+)", file.read(), re.MULTILINE).group(1), 16)
     if capabilities & CAN_DO == CAN_DO or INSIDE in os.environ:
         return
-    # "ip netns" keeps its files in /run/netns.
-    args = ["unshare", "--user", "--map-root-user", "--mount", "--net", "sh", "-c", 'mount -t tmpfs none /run && exec "$@"', "sh"]
-    try:
-        allowed = quiet(*args, "true").returncode == 0
-    except OSError:  # there is no unshare
-        allowed = False
-    if allowed:
-        os.environ[INSIDE] = "1"
-        sys.stdout.flush()
-        os.execvp(args[0], [*args, *sys.orig_argv])
+    for users, mapping in ("a range", ["--map-root-user", "--map-auto"]), (ONLY_ROOT, ["--map-root-user"]):
+        # "ip netns" keeps its files in /run/netns.
+        enter = 'mount -t tmpfs none /run && ip link set lo up && exec "$@"'
+        args = ["unshare", *mapping, "--mount", "--net", "sh", "-c", enter, "sh"]
+        try:
+            allowed = quiet(*args, "true").returncode == 0
+        except OSError:  # there is no unshare
+            return
+        if allowed:
+            os.environ[INSIDE] = users
+            sys.stdout.flush()
+            os.execvp(args[0], [*args, *sys.orig_argv])
 
 
 def is_running(pid):

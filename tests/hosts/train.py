@@ -25,7 +25,7 @@ import tempfile
 import time
 
 from etcd_cluster import EtcdCluster
-from hosts import INSIDE, Hosts, is_running, skip, skip_without_engine
+from hosts import INSIDE, ONLY_ROOT, Hosts, is_running, skip, skip_without_engine
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "schedulers"))
 from slurm_cluster import MissingProgram, SlurmCluster  # noqa: E402
@@ -177,8 +177,9 @@ def check_mpirun(runs, hosts):
 
 
 def check_srun(runs, hosts):
-    if INSIDE in os.environ:
-        skip("Slurm's daemons set their groups, which a user namespace does not allow; run this check as root")
+    if os.environ.get(INSIDE) == ONLY_ROOT:
+        skip("Slurm's daemons set their groups, which a user namespace of one user does not allow; run this check as root, or "
+             "install uidmap and add the user to /etc/subuid and /etc/subgid")
     folder = os.path.join(runs.folder, "slurm")
     os.mkdir(folder)
     try:

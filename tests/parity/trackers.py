@@ -354,11 +354,17 @@ def scraped(address):
 
 def check_prometheus(program, model, folder):
     """Scraped during a run, while other clients misbehave."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = words(program, model, folder, "--report_to", "prometheus", "--prometheus_port", port, "--max_steps", 10**6,
-                    "--run_name", 'a "run"\\')
+    with socket.socket() as held:  # it does not listen, so the run can, and no other program gets the port
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        command = words(program, model, folder, "--report_to", "prometheus", "--prometheus_port", port)
+        check_scraped([*command, "--max_steps", str(10**6), "--run_name", 'a "run"\\'], folder, port)
+        held.listen()
+        assert "choose another port" in train(command, environment(folder), 2)
+
+
+def check_scraped(command, folder, port):
     run = subprocess.Popen(command, env=environment(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     strangers, values = [], {}
     try:
@@ -382,12 +388,6 @@ def check_prometheus(program, model, folder):
     compare("Prometheus", found, wanted)
     assert found["max_steps"] == 10**6 and not math.isnan(found["loss"])
     assert all(labels == {"run": 'a "run"\\'} for _, labels in values.values()), values
-    command[command.index("--prometheus_port") + 1:] = [str(port)]
-    with socket.socket() as taken:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(("127.0.0.1", port))
-        taken.listen()
-        assert "choose another port" in train(command, environment(folder), 2)
 
 
 def main():

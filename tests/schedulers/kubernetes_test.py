@@ -10,7 +10,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ except ImportError as error:
         os.execv(other, [other, "-B", *sys.argv])
     print(f"skipped: {error}; install kubernetes-validate, or set CONCORD_PYTHON to a Python that has it")
     sys.exit(77)
+
+from held_port import held_port
 
 OLDEST = "1.31"  # first version with a stable podFailurePolicy
 # PyTorchJob is a custom resource, so its schema is not among the API's. This is what its definition in Kubeflow's
@@ -143,14 +144,6 @@ class Manifests(unittest.TestCase):
             container = replica["template"]["spec"]["containers"][0]
             self.assertEqual(int(arguments_of(container)["nnodes"]), sum(each["replicas"] for each in replicas))
             self.assertEqual(container["name"], "pytorch")
-
-
-def held_port():
-    """Returns a socket that reserves its port while it is open: it is bound but does not listen, so the job can."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("", 0))
-    return held
 
 
 class Pods(unittest.TestCase):

@@ -10,14 +10,16 @@ environment. Runs as any user, who is also Slurm's; several clusters can run at 
 MissingProgram.
 """
 import ctypes
-import getpass
 import os
 import pathlib
+import pwd
 import shutil
 import signal
 import socket
 import subprocess
 import time
+
+from held_port import held_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "scancel", "sinfo")
 PR_SET_PDEATHSIG = 1
@@ -64,7 +66,7 @@ JobRequeue=1
 GresTypes=gpu
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-NodeName={subnet}.[1-{nodes}] NodeHostname={host} NodeAddr={subnet}.[1-{nodes}] Port=[{first_port}-{last_port}] CPUs=64 Gres=gpu:2 State=UNKNOWN
+NodeName={subnet}.[1-{nodes}] NodeHostname={host} NodeAddr={subnet}.[1-{nodes}] Port=[{node_ports}] CPUs=64 Gres=gpu:2 State=UNKNOWN
 PartitionName=batch Nodes=ALL Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60 MaxTime=INFINITE State=UP
 PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF MaxTime=INFINITE State=UP
 """
@@ -79,29 +81,13 @@ def dies_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def free_ports(count):
-    """Returns a range of |count| ports that are currently free."""
-    for first in range(20000 + os.getpid() % 5000, 32000, count):
-        sockets = []
-        try:
-            for port in range(first, first + count):
-                sockets.append(socket.socket())
-                sockets[-1].bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for each in sockets:
-                each.close()
-    raise RuntimeError("no free ports from 20000 to 32000")
-
-
 class SlurmCluster:
     def __init__(self, folder, nodes, hosts=None):
         self.folder = pathlib.Path(folder)
         self.nodes = nodes
         self.hosts = hosts
         self.subnet = hosts.addresses[0].rsplit(".", 1)[0] if hosts else "127.0.0"
+        self.held = [held_port() for _ in range(nodes + 1)]  # for slurmctld and each slurmd
         self.daemons = []
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_"))}
         self.environment = with_system_folders({**inherited, "SLURM_CONF": str(self.folder / "slurm.conf")})
@@ -123,9 +109,9 @@ class SlurmCluster:
     def start(self):
         self.folder.chmod(0o755)  # munged refuses a socket that others could not reach
         (self.folder / "state").mkdir()
-        port = free_ports(self.nodes + 1)
-        config = CONFIG.format(host=socket.gethostname().split(".")[0], user=getpass.getuser(), folder=self.folder, nodes=self.nodes,
-                               subnet=self.subnet, controller_port=port, first_port=port + 1, last_port=port + self.nodes)
+        first, *others = [str(each.getsockname()[1]) for each in self.held]
+        config = CONFIG.format(host=socket.gethostname().split(".")[0], user=pwd.getpwuid(os.getuid()).pw_name, folder=self.folder, nodes=self.nodes,
+                               subnet=self.subnet, controller_port=first, node_ports=",".join(others))
         (self.folder / "slurm.conf").write_text(config)
         if self.hosts:  # "ip netns exec" hides /sys/fs/cgroup, where Slurm would look which version there is; none is used
             (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
@@ -192,6 +178,8 @@ class SlurmCluster:
         return found
 
     def stop(self):
+        for held in self.held:
+            held.close()
         for sent in (signal.SIGTERM, signal.SIGKILL):
             deadline = time.monotonic() + 5
             for pid in self.processes() if sent == signal.SIGKILL else [each.pid for each in self.daemons]:

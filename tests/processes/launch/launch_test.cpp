@@ -207,13 +207,9 @@ TEST(Launch, OptionsAfterTheDashesBelongToTheCommand) {
 }
 
 TEST(Launch, TwoMachinesMeetAtTheMaster) {
-  std::string port;
-  {
-    const HeldPort free;
-    port = std::to_string(free.port());
-  }
+  const HeldPort port;
   const std::vector<std::string> common = {"--nproc",       "2",         "--nnodes",      "2",
-                                           "--master_addr", "127.0.0.1", "--master_port", port};
+                                           "--master_addr", "127.0.0.1", "--master_port", std::to_string(port.port())};
   const auto on_node = [&](const char* node) {
     std::vector<std::string> options = common;
     options.insert(options.end(), {"--node_rank", node});

@@ -94,6 +94,33 @@ TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
   EXPECT_FALSE(fs::exists(path("out")));
 }
 
+// Rank 1 has met rank 0, which is ready to train, and does not know it yet: event.synchronize is what it calls last. It
+// exits at once, and rank 0 loses it.
+TEST_P(TrainStop, BeforeAllRanksAreReadyTheyExitWithTheSameCode) {
+  const std::string port = std::to_string(tests::free_port());
+  const auto start = [&](const std::string& rank, const std::vector<std::string>& more) {
+    std::vector<std::string> environment = {"RANK=" + rank,
+                                            "LOCAL_RANK=" + rank,
+                                            "WORLD_SIZE=2",
+                                            "LOCAL_WORLD_SIZE=2",
+                                            "MASTER_ADDR=127.0.0.1",
+                                            "MASTER_PORT=" + port,
+                                            "CONCORD_JOB_TOKEN=0123456789abcdef0123456789abcdef",
+                                            "CONCORD_FLIGHT_FOLDER=" + folder_.path()};
+    environment.insert(environment.end(), more.begin(), more.end());
+    return std::make_unique<TrainProgram>(words({}), ProcessSettings{.environment = environment});
+  };
+  const auto first = start("0", {});
+  const auto second = start("1", {"CONCORD_LAYERS=fault", "CONCORD_FAULT=event.synchronize@2=delay:600s"});
+  const auto is_ready = [&] { return fs::exists(path("out/metrics.jsonl")) || first->process().has_ended(); };
+  ASSERT_TRUE(poll_until(is_ready)) << first->err() << second->err();
+  first->process().signal(GetParam());
+  second->process().signal(GetParam());
+  EXPECT_EQ(second->exit_code(), 128 + GetParam()) << second->err();
+  EXPECT_EQ(first->exit_code(), 128 + GetParam()) << first->err();
+  EXPECT_FALSE(fs::exists(path("out/model")));
+}
+
 // The launcher's process that forks ranks, or the first rank, has not loaded its libraries, and does not handle signals
 // yet.
 TEST_P(TrainStop, WhileRanksAreStartedItEndsAtOnce) {

@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "core/mesh/store/master_port.h"
+#include "tests/free_port.h"
 #include "tests/processes/store_stranger.h"
 #include "tests/processes/train_program.h"
 
@@ -77,9 +77,9 @@ class TrainStore : public Train {
 
 TEST_F(TrainStore, AStrangerWithoutTheTokenChangesNoFileAndNoResult) {
   const ProcessSettings settings{.environment = {"OMP_NUM_THREADS=1"}};
-  RunningProcess alone(job_at(HeldPort().port(), path("alone")), settings);
+  RunningProcess alone(job_at(tests::free_port(), path("alone")), settings);
   ASSERT_EQ(alone.wait(), 0) << alone.err();
-  const int port = HeldPort().port();
+  const int port = tests::free_port();
   RunningProcess disturbed(job_at(port, path("disturbed")), settings);
   StoreStranger stranger(port);
   int attacks = 0;
@@ -103,7 +103,7 @@ TEST_F(TrainStore, AStrangerWithoutTheTokenChangesNoFileAndNoResult) {
 }
 
 TEST_F(TrainStore, AJobListensAtTheAddressThatItWasGivenAlone) {
-  const int port = HeldPort().port();
+  const int port = tests::free_port();
   RunningProcess process(job_at(port, path("out")), {.environment = {"OMP_NUM_THREADS=1"}});
   ASSERT_TRUE(wait_for_step(process, path("out"))) << process.err();
   const std::vector<pid_t> pids = processes_with(path("out"));  // the launcher and its ranks
