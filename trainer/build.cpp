@@ -196,45 +196,23 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
                        plan.arguments.pipeline.executor),
       timers(job, plan.arguments.logging.timing_level, plan.arguments.logging.timing_option),
       copies(job),
-      graph(
-          job.torch_device(), has_equal_steps(plan, job, providers),
-          [this](const PassInputs& inputs) { return run_schedule(inputs); },
-          [this](const PassInputs& inputs, const StepPasses& made) {
-            data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()));
-            data_parallel.mark_grads_flushed();
-            for (size_t i = 0; i < stages.size(); ++i) stages[i]->set_results(made.results[i]);
-          }),
+      graph(job.torch_device(), has_equal_steps(plan, job, providers)),
+      log_token_metrics(measures_tokens(plan.arguments)),
       job_(job),
-      measures_tokens_(measures_tokens(plan.arguments)),
       schedule_(schedule_request(plan.arguments)),
       executor_options_(plan.arguments.pipeline.executor) {
   executor(schedule_.microbatches);
 }
 
-Executor& TrainingParts::executor(int64_t microbatches) {
-  std::unique_ptr<Executor>& found = executors_[microbatches];
+Executor& TrainingParts::executor(int64_t count) {
+  std::unique_ptr<Executor>& found = executors_[count];
   if (!found) {
     ScheduleRequest request = schedule_;
-    request.microbatches = microbatches;
+    request.microbatches = count;
     found = std::make_unique<Executor>(step_schedule(request), pointers(stages), job_, executor_options_);
     found->watch([this](const Action& action, bool begins) { timers.watch(action, begins); });
   }
   return *found;
-}
-
-StepPasses TrainingParts::run_schedule(const PassInputs& inputs) {
-  const auto count = static_cast<int64_t>(inputs.batches.size());
-  std::vector<double> weights = inputs.weights, router_weights = inputs.router_weights;
-  for (double& weight : weights) weight *= inputs.loss_scale;
-  for (double& weight : router_weights) weight *= inputs.loss_scale;
-  for (const auto& stage : stages)
-    stage->begin(inputs.batches, weights, router_weights, {.measure_tokens = measures_tokens_});
-  data_parallel.begin_step(count, inputs.defer_reduction);
-  executor(count).run();
-  data_parallel.flush_grads();
-  StepPasses made{.losses = logged_losses(*stages.back(), inputs.weights, loss_rule), .results = {}};
-  for (const auto& stage : stages) made.results.push_back(stage->results());
-  return made;
 }
 
 int64_t TrainingParts::lr_increment(int64_t microbatches) const {
@@ -277,7 +255,7 @@ void TrainingParts::precompute_reference(const TrainingPlan& plan) {
 void TrainingParts::begin_evaluation(std::span<const MicroBatch> batches, const Observer& observer) {
   for (const auto& stage : stages) {
     stage->begin(batches, {}, {},
-                 {.measure_tokens = measures_tokens_, .observer = stage->is_last() ? observer : Observer()});
+                 {.measure_tokens = log_token_metrics, .observer = stage->is_last() ? observer : Observer()});
   }
 }
 

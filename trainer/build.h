@@ -62,14 +62,15 @@ class TrainingParts {
   Executor forward_executor;  // for evaluation
   StepTimers timers;
   BatchCopies copies;
-  StepGraph graph;  // run_schedule() of identical steps, recorded and replayed
+  StepGraph graph;         // forward_backward of identical steps, recorded and replayed
+  bool log_token_metrics;  // statistics of tokens are measured in every pass
 
   enum class Data { train, eval };
 
   // Sets the micro-batches of the next run of forward_executor. |observer| receives the parts of the last stage.
   void begin_evaluation(std::span<const MicroBatch> batches, const Observer& observer = {});
   // Passes batches of pairs, and the reference's log-probabilities of them, to the objective. Call before
-  // run_schedule and begin_evaluation. Does nothing except in stages dpo and rm.
+  // forward_backward and begin_evaluation. Does nothing except in stages dpo and rm.
   void prepare_pairs(std::span<const MicroBatch> host_batches, std::span<const MicroBatch> batches, Data data);
   // With precompute_ref_log_probs, runs the reference over all training data; later it is used for evaluation only.
   void precompute_reference(const TrainingPlan& plan);
@@ -80,18 +81,13 @@ class TrainingParts {
     return decoupled_lr ? lr_at(*decoupled_lr, lr.counter() + lr.settings().offset) : 0;
   }
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
-  // Runs forward and backward of a step, kernel by kernel. Afterwards all gradients are in their buffers, unless they
-  // are being reduced.
-  StepPasses run_schedule(const PassInputs& inputs);
+  // Returns the executor for steps of |count| micro-batches. The first call for each number waits for the other ranks.
+  Executor& executor(int64_t count);
   // Returns what an update of |microbatches| adds to the counter of the learning rate.
   int64_t lr_increment(int64_t microbatches) const;
 
  private:
-  // Returns the executor for steps of |microbatches|. The first call for each number waits for the other ranks.
-  Executor& executor(int64_t microbatches);
-
   ParallelContext& job_;
-  bool measures_tokens_;      // log_token_metrics
   ScheduleRequest schedule_;  // schedule of a full batch
   ExecutorOptions executor_options_;
   std::map<int64_t, std::unique_ptr<Executor>> executors_;  // by the number of micro-batches

@@ -348,36 +348,10 @@ void check_reference(const std::string& folder, const ModelConfig& config) {
                   folder, vocabulary, config.vocab_size));
 }
 
-// A step without a backward pass updates no weights; evaluation has its own schedule.
-void check_trains(const Schedule& schedule) {
-  if (!is_forward_only(schedule)) return;
-  throw ConfigError(
-      fmt::format("pipeline_schedule '{}' has no backward pass, so nothing would be trained; choose another kind "
-                  "(`concord schedule --help` lists them)",
-                  schedule.kind));
-}
-
 void check_groups(const TrainingPlan& plan) {
-  const GroupArguments& given = plan.arguments.groups;
-  if (given == GroupArguments{}) return;
-  if (plan.adapter && !given.freeze.empty()) {
-    throw ConfigError("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
-  }
-  const ParameterGroups groups(given);
+  if (plan.arguments.groups == GroupArguments{}) return;
+  const ParameterGroups groups(plan.arguments.groups);
   if (!plan.adapter) groups.check(plan.config, plan.stages);
-}
-
-// Every size that a growing batch takes has a schedule of the same kind.
-void check_schedules(const TrainingArguments& a, const BatchRamp& ramp, int64_t world) {
-  const int64_t replicas =
-      world / (a.job.tensor_model_parallel_size * a.job.pipeline_model_parallel_size * a.job.context_parallel_size);
-  const int64_t together = std::max<int64_t>(1, a.data.micro_batch_size * replicas);
-  if (ramp.increment < together || ramp.start < together) return;  // the loader refuses it
-  ScheduleRequest request = schedule_request(a);
-  for (int64_t rows = ramp.start; rows < a.data.accumulation * together; rows += ramp.increment) {
-    request.microbatches = rows / together;
-    step_schedule(request);
-  }
 }
 
 // Reports now what resuming would report later. A restarted attempt has checkpoints of its own, and the one that was
@@ -441,8 +415,6 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   if (plan.adapter) plan.adapter = adapter_for(plan.config, *plan.adapter);
   if (!arguments.preference.ref_model.empty()) check_reference(arguments.preference.ref_model, plan.config);
   plan.schedule = step_schedule(schedule_request(arguments));
-  check_trains(plan.schedule);
-  if (const std::optional<BatchRamp> ramp = batch_ramp(arguments.steps)) check_schedules(arguments, *ramp, world);
   plan.stages = stages_of(arguments, plan.config, plan.schedule);
   const RankLayout layout = layout_of(initialize_args(plan), world);
   DataArguments data = data_arguments(plan.arguments, plan.config, layout, rank);

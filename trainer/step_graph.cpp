@@ -1,7 +1,5 @@
 #include "trainer/step_graph.h"
 
-#include <utility>
-
 #include "platform/loader/host.h"
 
 namespace concord {
@@ -35,14 +33,11 @@ bool can_replay(const PassInputs& a, const PassInputs& b) {
   return !a.batches.empty();
 }
 
-StepGraph::StepGraph(c10::Device device, bool is_wanted, Enqueue enqueue, Replayed replayed)
-    : device_(device),
-      is_wanted_(is_wanted && GraphedCallable::is_possible(device)),
-      enqueue_(std::move(enqueue)),
-      replayed_(std::move(replayed)) {}
+StepGraph::StepGraph(c10::Device device, bool is_wanted)
+    : device_(device), is_wanted_(is_wanted && GraphedCallable::is_possible(device)) {}
 
-at::Tensor StepGraph::run(PassInputs inputs) {
-  if (!is_wanted_ || inputs.defer_reduction) return enqueue_(inputs).losses;
+at::Tensor StepGraph::run_or_replay(const PassInputs& inputs, const Passes& run, const Replayed& replayed) {
+  if (!is_wanted_ || inputs.defer_reduction) return run(inputs).losses;
   if (can_replay(first_, inputs)) {
     ++identical_;
   } else {
@@ -50,13 +45,13 @@ at::Tensor StepGraph::run(PassInputs inputs) {
     first_ = inputs;
     end_recording();
   }
-  if (!work_ && identical_ >= kIdenticalBefore && wasted_ < kMaxWasted) begin_recording(inputs);
-  return work_ ? run_recorded(inputs) : enqueue_(inputs).losses;
+  if (!work_ && identical_ >= kIdenticalBefore && wasted_ < kMaxWasted) begin_recording(inputs, run);
+  return work_ ? run_recorded(inputs, replayed) : run(inputs).losses;
 }
 
-void StepGraph::begin_recording(const PassInputs& inputs) {
+void StepGraph::begin_recording(const PassInputs& inputs, const Passes& run) {
   fixed_ = inputs;
-  work_.emplace(device_, "a step", [this] { passes_ = enqueue_(fixed_); }, GraphedCallable::Memory::large);
+  work_.emplace(device_, "a step", [this, run] { passes_ = run(fixed_); }, GraphedCallable::Memory::large);
 }
 
 void StepGraph::end_recording() {
@@ -66,7 +61,7 @@ void StepGraph::end_recording() {
   replays_ = 0;
 }
 
-at::Tensor StepGraph::run_recorded(const PassInputs& inputs) {
+at::Tensor StepGraph::run_recorded(const PassInputs& inputs, const Replayed& replayed) {
   for (size_t i = 0; i < inputs.batches.size(); ++i) {
     const MicroBatch &from = inputs.batches[i], &to = fixed_.batches[i];
     if (to.input_ids.is_same(from.input_ids)) continue;  // the step that is being recorded
@@ -76,7 +71,7 @@ at::Tensor StepGraph::run_recorded(const PassInputs& inputs) {
   const bool was_recorded = work_->is_recorded();
   work_->run();
   if (work_->is_recorded()) {
-    replayed_(fixed_, passes_);
+    replayed(fixed_, passes_);
     ++replays_;
     if (!was_recorded) {
       loader::log(CONCORD_LOG_INFO, "train",

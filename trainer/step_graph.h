@@ -27,7 +27,7 @@ struct PassInputs {
   std::vector<double> router_weights;
   double loss_scale = 1;
   bool has_fp8_history = false;
-  bool defer_reduction = false;  // see forward_backward; such steps are never replayed
+  bool defer_reduction = false;  // see run_or_replay; such steps are never replayed
 };
 
 // Returns whether a recording of a step with inputs |a| can be replayed with the tokens of |b|. Steps with dropout can
@@ -42,26 +42,24 @@ struct StepPasses {
 // Threads: training thread only.
 class StepGraph {
  public:
-  // |enqueue| runs the passes of a step and leaves all gradients in their buffers. |replayed| is called after each
-  // replay, which writes to the tensors of |passes|.
-  using Enqueue = std::function<StepPasses(const PassInputs& inputs)>;
-  using Replayed = std::function<void(const PassInputs& inputs, const StepPasses& passes)>;
   // Without |is_wanted| no step is recorded.
-  StepGraph(c10::Device device, bool is_wanted, Enqueue enqueue, Replayed replayed);
+  StepGraph(c10::Device device, bool is_wanted);
 
-  // Runs or replays a step and returns its losses; a replay returns the same tensor each time. Throws as |enqueue|
-  // does.
-  at::Tensor run(PassInputs inputs);
+  // Runs the passes of a step and leaves all gradients in their buffers. A recording keeps a copy of it.
+  using Passes = std::function<StepPasses(const PassInputs& inputs)>;
+  // Called after each replay, which wrote to the tensors of |passes|.
+  using Replayed = std::function<void(const PassInputs& inputs, const StepPasses& passes)>;
+  // Calls |run| or replays its recording, and returns the losses; a replay returns the same tensor each time. Throws
+  // what |run| throws.
+  at::Tensor run_or_replay(const PassInputs& inputs, const Passes& run, const Replayed& replayed);
 
  private:
-  void begin_recording(const PassInputs& inputs);
+  void begin_recording(const PassInputs& inputs, const Passes& run);
   void end_recording();
-  at::Tensor run_recorded(const PassInputs& inputs);
+  at::Tensor run_recorded(const PassInputs& inputs, const Replayed& replayed);
 
   c10::Device device_;
   bool is_wanted_;
-  Enqueue enqueue_;
-  Replayed replayed_;
   PassInputs first_;                     // inputs of the first of the identical steps
   int identical_ = 0;                    // identical steps after |first_|
   int replays_ = 0;                      // replays of the current recording

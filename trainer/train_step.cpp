@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <utility>
-
 #include "core/data_parallel/finalize_grads.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
@@ -44,10 +42,7 @@ void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatche
   if (step->updated) parts.lr.step(parts.lr_increment(static_cast<int64_t>(microbatches)));
 }
 
-}  // namespace
-
-StepAttempt forward_backward(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool defer_reduction) {
-  const StepTimers::Span span(parts.timers, StepPart::forward_backward);
+PassInputs prepare_inputs(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool defer_reduction) {
   PassInputs inputs{.batches = parts.copies.to_device(host_batches),
                     .weights = loss_weights(host_batches, parts.loss_rule),
                     .router_weights = router_loss_weights(host_batches, parts.loss_rule),
@@ -55,7 +50,41 @@ StepAttempt forward_backward(TrainingParts& parts, const std::vector<MicroBatch>
                     .has_fp8_history = parts.stages.front()->has_fp8_history(),
                     .defer_reduction = defer_reduction};
   parts.prepare_pairs(host_batches, inputs.batches, TrainingParts::Data::train);
-  return {.losses = parts.graph.run(std::move(inputs))};
+  return inputs;
+}
+
+// Sets what a replay, which runs on the device only, leaves unchanged on the host.
+void set_replayed(TrainingParts& parts, const PassInputs& inputs, const StepPasses& passes) {
+  parts.data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()));
+  parts.data_parallel.mark_grads_flushed();
+  for (size_t i = 0; i < parts.stages.size(); ++i) parts.stages[i]->set_results(passes.results[i]);
+}
+
+}  // namespace
+
+StepPasses forward_backward(TrainingParts& parts, const PassInputs& inputs) {
+  const auto count = static_cast<int64_t>(inputs.batches.size());
+  std::vector<double> weights = inputs.weights, router_weights = inputs.router_weights;
+  for (double& weight : weights) weight *= inputs.loss_scale;
+  for (double& weight : router_weights) weight *= inputs.loss_scale;
+  for (const auto& stage : parts.stages) {
+    stage->begin(inputs.batches, weights, router_weights, {.measure_tokens = parts.log_token_metrics});
+  }
+  parts.data_parallel.begin_step(count, inputs.defer_reduction);
+  parts.executor(count).run();
+  parts.data_parallel.flush_grads();
+  StepPasses passes{.losses = logged_losses(*parts.stages.back(), inputs.weights, parts.loss_rule), .results = {}};
+  for (const auto& stage : parts.stages) passes.results.push_back(stage->results());
+  return passes;
+}
+
+StepAttempt run_or_replay(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool defer_reduction) {
+  const StepTimers::Span span(parts.timers, StepPart::forward_backward);
+  const auto run = [&parts](const PassInputs& inputs) { return forward_backward(parts, inputs); };
+  const auto replayed = [&parts](const PassInputs& inputs, const StepPasses& passes) {
+    set_replayed(parts, inputs, passes);
+  };
+  return {.losses = parts.graph.run_or_replay(prepare_inputs(parts, host_batches, defer_reduction), run, replayed)};
 }
 
 void reduce_grads(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, StepAttempt* attempt) {
@@ -92,7 +121,7 @@ StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vec
                       int64_t number, StepCheck& check) try {
   StepOutput step = skipped_step(parts);
   check.begin(host_batches, number);
-  StepAttempt attempt = forward_backward(parts, host_batches);
+  StepAttempt attempt = run_or_replay(parts, host_batches);
   check.watch_losses(&attempt);
   reduce_grads(parts, host_batches, &attempt);
   measure(parts, &attempt);

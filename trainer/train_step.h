@@ -29,11 +29,14 @@ struct StepAttempt {
   bool skipped = false;                     // a StepCheck decided against the update
 };
 
-// Copies the micro-batches to the device and runs the pipeline schedule over them, or replays the CUDA graph of an
-// identical step (StepGraph). With |defer_reduction| the gradients stay on this rank until reduce_grads, which allows
-// to examine them.
-StepAttempt forward_backward(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
-                             bool defer_reduction = false);
+// Runs the pipeline schedule over the micro-batches. Afterwards all gradients are in their buffers, unless they are
+// being reduced.
+StepPasses forward_backward(TrainingParts& parts, const PassInputs& inputs);
+
+// Copies the micro-batches to the device and calls forward_backward, or replays the CUDA graph of an identical step
+// (StepGraph). With |defer_reduction| the gradients stay on this rank until reduce_grads, which allows to examine them.
+StepAttempt run_or_replay(TrainingParts& parts, const std::vector<MicroBatch>& host_batches,
+                          bool defer_reduction = false);
 
 // Finishes the reduction of the gradients over all replicas and counts the tokens that the loss covers. Waits: for all
 // ranks.

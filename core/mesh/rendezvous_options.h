@@ -12,6 +12,7 @@ struct RendezvousOptions {
   std::string conf = {};           // etcd: NAME=VALUE[,...], see EtcdOptions
   std::string local_addr = {};     // etcd: address of this machine; empty: the one from which it reaches etcd
   bool uses_etcd() const { return backend == "etcd"; }
+  bool operator==(const RendezvousOptions&) const = default;
 };
 
 }  // namespace concord

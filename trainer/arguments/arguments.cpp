@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "core/base/files/input_file.h"
 #include "core/base/quoted.h"
@@ -20,6 +21,7 @@ namespace {
 using std::string_literals::operator""s;
 
 constexpr const char* kErrors = "errors in the arguments";
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
 
 template <class... Cases>
 struct Overloaded : Cases... {
@@ -95,36 +97,44 @@ bool read_bool(const ArgumentValue& value) {
   throw Refusal{fmt::format("is {}, but must be true or false", quoted(value.text))};
 }
 
+std::string expected_integer(const Argument& argument) { return "an integer" + range_text(argument.range); }
+std::string expected_number(const Argument& argument) { return "a number" + range_text(argument.range); }
+
+// Throws Refusal unless |number|, which |text| stands for, is a finite one in the range of |argument|.
+void check_range(const Argument& argument, double number, const std::string& text, const std::string& expected) {
+  if (std::isfinite(number) && inside(argument.range, number)) return;
+  throw Refusal{fmt::format("is {}, but must be {}", quoted(text), expected)};
+}
+
+void check_steps(double steps, const std::string& text) {
+  if (steps <= 1 || std::trunc(steps) == steps) return;
+  throw Refusal{
+      fmt::format("is {}, but must be an integer number of steps or a fraction of all steps below 1", quoted(text))};
+}
+
 int64_t read_integer(const Argument& argument, const ArgumentValue& value) {
-  const std::string expected = "an integer" + range_text(argument.range);
+  const std::string expected = expected_integer(argument);
   const std::string& text = scalar(value, expected);
   std::optional<int64_t> number = parse_number<int64_t>(text);
   if (!number) {  // 1e6 is an integer too
     const std::optional<double> wide = parse_number<double>(text);
     if (wide && std::trunc(*wide) == *wide && std::abs(*wide) < 9e15) number = static_cast<int64_t>(*wide);
   }
-  if (!number || !inside(argument.range, static_cast<double>(*number))) {
-    throw Refusal{fmt::format("is {}, but must be {}", quoted(text), expected)};
-  }
+  check_range(argument, number ? static_cast<double>(*number) : kNotANumber, text, expected);
   return *number;
 }
 
 double read_number(const Argument& argument, const ArgumentValue& value) {
-  const std::string expected = "a number" + range_text(argument.range);
+  const std::string expected = expected_number(argument);
   const std::string& text = scalar(value, expected);
-  const std::optional<double> number = parse_number<double>(text);
-  if (!number || !std::isfinite(*number) || !inside(argument.range, *number)) {
-    throw Refusal{fmt::format("is {}, but must be {}", quoted(text), expected)};
-  }
-  return *number;
+  const double number = parse_number<double>(text).value_or(kNotANumber);
+  check_range(argument, number, text, expected);
+  return number;
 }
 
 double read_steps(const Argument& argument, const ArgumentValue& value) {
   const double steps = read_number(argument, value);
-  if (steps > 1 && std::trunc(steps) != steps) {
-    throw Refusal{fmt::format("is {}, but must be an integer number of steps or a fraction of all steps below 1",
-                              quoted(value.text))};
-  }
+  check_steps(steps, value.text);
   return steps;
 }
 
@@ -200,6 +210,23 @@ void assign(const Argument& argument, const ArgumentValue& value, TrainingArgume
                  },
              },
              argument.member);
+}
+
+// Throws Refusal unless the table allows the value of |argument|.
+void check_value(const Argument& argument, const TrainingArguments& arguments) {
+  const std::string text = argument_text(argument, arguments);
+  if (const auto* integer = std::get_if<ArgumentField<int64_t>>(&argument.member)) {
+    check_range(argument, static_cast<double>((*integer)(arguments)), text, expected_integer(argument));
+  } else if (const auto* number = std::get_if<ArgumentField<double>>(&argument.member)) {
+    check_range(argument, (*number)(arguments), text, expected_number(argument));
+  } else if (const auto* steps = std::get_if<StepsField>(&argument.member)) {
+    check_range(argument, steps->field(arguments), text, expected_number(argument));
+    check_steps(steps->field(arguments), text);
+  } else if (const auto* choice = std::get_if<ArgumentField<std::string>>(&argument.member)) {
+    check_choice(argument, (*choice)(arguments));
+  } else if (const auto* list = std::get_if<ArgumentField<std::vector<std::string>>>(&argument.member)) {
+    for (const std::string& item : (*list)(arguments)) check_choice(argument, item);
+  }
 }
 
 bool is_neutral(const RefusedArgument& refused, const ArgumentValue& value) {
@@ -422,6 +449,20 @@ void set_argument(const Argument& argument, const std::string& text, TrainingArg
   } catch (const Refusal& refusal) {
     throw ConfigError(fmt::format("--{} {}", argument.name, refusal.why));
   }
+}
+
+void check_values(const TrainingArguments& arguments) {
+  static const TrainingArguments defaults;
+  Problems problems;
+  for (const Argument* argument : all_arguments()) {
+    if (argument_text(*argument, arguments) == argument_text(*argument, defaults)) continue;
+    try {
+      check_value(*argument, arguments);
+    } catch (const Refusal& refusal) {
+      problems.add(fmt::format("{} {}", argument->name, refusal.why));
+    }
+  }
+  problems.throw_if_any(kErrors);
 }
 
 bool resumes_from_newest(const TrainingArguments& arguments) {

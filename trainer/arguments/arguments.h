@@ -3,8 +3,8 @@
 //
 // Example, given const std::vector<std::string>& args, int64_t world:
 //   #include <iostream>
-//   CommandLine line = parse_command_line(args);                // reads the file of --config too
-//   check_arguments(line.arguments, world);                      // relations between them
+//   CommandLine line = parse_command_line(args) ;                // reads the file of --config too
+//   check_arguments(line.arguments, world);                      // values, and relations between them
 //   line.arguments = resolve_arguments(line.arguments, world);   // what follows from others
 //   std::cout << to_yaml(line.arguments);                        // --print_config
 //
@@ -58,8 +58,8 @@ std::vector<std::string> read_yaml(std::string_view yaml, const std::string& fil
 // |world| is known), eval_strategy auto, sequence_parallel of one rank. Pure; resolving twice changes nothing.
 TrainingArguments resolve_arguments(TrainingArguments arguments, int64_t world);
 
-// Throws one ConfigError with all relations that do not hold, between arguments and with the number of processes;
-// |world| 0: not known yet. Resolves a copy of |arguments| first.
+// Throws one ConfigError with all values that the table does not allow; otherwise with all relations that do not hold,
+// between arguments and with the number of processes. |world| 0: not known yet. Resolves a copy of |arguments| first.
 void check_arguments(const TrainingArguments& arguments, int64_t world);
 
 // The pipeline schedule of a step; one stage is a pipeline too.

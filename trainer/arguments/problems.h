@@ -1,6 +1,7 @@
 // Mistakes found so far. All of them are reported together, so that a user does not run the program once per mistake.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,7 +13,10 @@ namespace concord {
 
 class Problems {
  public:
-  void add(std::string text) { list_.push_back(std::move(text)); }
+  // Adds |text| unless it is known already: two checks may find the same mistake.
+  void add(std::string text) {
+    if (std::ranges::find(list_, text) == list_.end()) list_.push_back(std::move(text));
+  }
 
   // Calls |check| and adds the message of the ConfigError that it throws, if any.
   template <class Check>

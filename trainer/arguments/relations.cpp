@@ -126,6 +126,15 @@ void check_batch(const TrainingArguments& a, int64_t world, Problems* problems) 
   }
 }
 
+// A step without a backward pass updates no weights; evaluation has its own schedule.
+void check_trains(const Schedule& schedule) {
+  if (!is_forward_only(schedule)) return;
+  throw ConfigError(
+      fmt::format("pipeline_schedule '{}' has no backward pass, so nothing would be trained; choose another kind "
+                  "(`concord schedule --help` lists them)",
+                  schedule.kind));
+}
+
 void check_layout(const TrainingArguments& a, int64_t world, Problems* problems) {
   if (a.job.virtual_pipeline_model_parallel_size > 1 && a.job.pipeline_model_parallel_size == 1) {
     problems->add(fmt::format("virtual_pipeline_model_parallel_size {} requires pipeline_model_parallel_size >= 2",
@@ -145,12 +154,30 @@ void check_layout(const TrainingArguments& a, int64_t world, Problems* problems)
                                     of_an_expert * a.job.expert_model_parallel_size * pipeline);
   problems->collect([&] { layout_of(a.job, world > 0 ? world : smallest); });
   const bool has_microbatches = world > 0 || a.steps.global_batch_size <= 0;
-  if (has_microbatches) problems->collect([&] { step_schedule(schedule_request(a)); });
+  if (!has_microbatches) return;
+  problems->collect([&] {
+    check_trains(step_schedule(schedule_request(a)));
+    check_ramp_schedules(a, world);
+  });
 }
 
 }  // namespace
 
+void check_ramp_schedules(const TrainingArguments& a, int64_t world) {
+  const std::optional<BatchRamp> ramp = batch_ramp(a.steps);
+  const std::optional<int64_t> replicas = world > 0 ? data_parallel_size(a, world) : std::nullopt;
+  if (!ramp || !replicas) return;
+  const int64_t together = std::max<int64_t>(1, a.data.micro_batch_size * *replicas);
+  if (ramp->increment < together || ramp->start < together) return;  // the loader rejects it
+  ScheduleRequest request = schedule_request(a);
+  for (int64_t rows = ramp->start; rows < a.data.accumulation * together; rows += ramp->increment) {
+    request.microbatches = rows / together;
+    step_schedule(request);
+  }
+}
+
 void check_arguments(const TrainingArguments& given, int64_t world) {
+  check_values(given);
   const TrainingArguments a = resolve_arguments(given, world);
   Problems problems;
   check_batch(a, world, &problems);

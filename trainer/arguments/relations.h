@@ -9,8 +9,14 @@
 
 namespace concord {
 
+// Throws one ConfigError with all values that the table does not allow, as reading them does. Defaults are allowed.
+void check_values(const TrainingArguments& a);
+
 void check_data_relations(const TrainingArguments& a, Problems* problems);
 void check_objective_relations(const TrainingArguments& a, Problems* problems);
+
+// Throws ConfigError unless every batch size of a ramp-up on |world| processes has a schedule of the kind of |a|.
+void check_ramp_schedules(const TrainingArguments& a, int64_t world);
 
 // Returns whether there is data to evaluate on.
 bool evaluates(const TrainingArguments& a);

@@ -158,6 +158,9 @@ void check_optimizer(const TrainingArguments& a, Problems* problems) {
   if (has_ema && a.preference.learns_pairs()) {
     problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", a.preference.stage));
   }
+  if (a.finetuning.is_lora() && !a.groups.freeze.empty()) {
+    problems->add("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
+  }
   if (is_muon && a.finetuning.is_lora()) {
     problems->add("optimizer: muon is for the matrices of a model; use adam with finetuning_type: lora");
   }

@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/error_of.h"
+#include "trainer/arguments/table.h"
 
 namespace concord {
 namespace {
@@ -57,6 +60,51 @@ TEST(ArgumentRelations, PromptsThatAreNeverContinuedDoNotHideOtherMistakes) {
   a.evaluation.sample_prompts = "prompts.txt";
   a.steps.max_steps = 0;
   EXPECT_THAT(relation_error(a), AllOf(HasSubstr("sample_prompts"), HasSubstr("max_steps is 0")));
+}
+
+// Sets a value that the table does not allow, and returns its text; empty: all values are allowed.
+std::string set_wrong(const Argument& argument, TrainingArguments* a) {
+  const double wrong = std::isfinite(argument.range.min) ? argument.range.min - 1 : argument.range.max + 1;
+  const bool has_range = std::isfinite(wrong);
+  if (const auto* integer = std::get_if<ArgumentField<int64_t>>(&argument.member); integer && has_range) {
+    (*integer)(*a) = static_cast<int64_t>(wrong);
+  } else if (const auto* number = std::get_if<ArgumentField<double>>(&argument.member)) {
+    (*number)(*a) = has_range ? wrong : std::nan("");
+  } else if (const auto* steps = std::get_if<StepsField>(&argument.member)) {
+    steps->field(*a) = 2.5;
+  } else if (const auto* text = std::get_if<ArgumentField<std::string>>(&argument.member);
+             text && !argument.choices.empty()) {
+    return (*text)(*a) = "none of them";
+  } else if (const auto* list = std::get_if<ArgumentField<std::vector<std::string>>>(&argument.member);
+             list && !argument.choices.empty()) {
+    (*list)(*a) = {"none of them"};
+    return "none of them";
+  } else {
+    return "";
+  }
+  return argument_text(argument, *a);
+}
+
+TEST(ArgumentRelations, ValuesThatAProgramSetsAreCheckedLikeThoseOfTheCommandLine) {
+  int checked = 0;
+  for (const Argument* argument : all_arguments()) {
+    SCOPED_TRACE(argument->name);
+    TrainingArguments a = complete();
+    const std::string wrong = set_wrong(*argument, &a);
+    if (wrong.empty()) continue;
+    const std::vector<std::string> words = {"--" + std::string(argument->name) + "=" + wrong};
+    EXPECT_EQ("command line: " + relation_error(a), error_of([&] { parse_command_line(words); }));
+    ++checked;
+  }
+  EXPECT_GT(checked, 100);
+  TrainingArguments two = complete();
+  two.lr.learning_rate = -1;
+  two.optimizer.optimizer = "adma";
+  two.job.tensor_model_parallel_size = 0;
+  EXPECT_THAT(
+      relation_error(two),
+      AllOf(HasSubstr("3 errors in the arguments"), HasSubstr("learning_rate is '-1', but must be"),
+            HasSubstr("optimizer is 'adma', but must be one of"), HasSubstr("tensor_model_parallel_size is '0'")));
 }
 
 TEST(ArgumentRelations, ResolvingTwiceChangesNothing) {
@@ -333,6 +381,26 @@ TEST(ArgumentRelations, AScheduleThatCannotBeIsRefused) {
   a.data.accumulation = 4;
   EXPECT_EQ(relation_error(a), "no error");
   EXPECT_EQ(schedule_request(a).kind, "interleaved");
+}
+
+TEST(ArgumentRelations, AScheduleTrainsWithEveryBatchSize) {
+  TrainingArguments a = complete();
+  a.pipeline.schedule = "forward-only";
+  a.finetuning.type = "lora";
+  a.groups.freeze = {"embed"};
+  EXPECT_THAT(relation_error(a, 1), AllOf(HasSubstr("pipeline_schedule 'forward-only' has no backward pass"),
+                                          HasSubstr("freeze and finetuning_type: lora are both given")));
+  a = complete();
+  a.job.pipeline_model_parallel_size = a.job.virtual_pipeline_model_parallel_size = 2;
+  a.data.micro_batch_size = 1;
+  a.data.accumulation = 8;
+  a.steps.max_steps = 10;
+  a.steps.rampup_batch_size = {"2", "2", "20"};
+  EXPECT_EQ(relation_error(a, 2), "no error");
+  a.steps.rampup_batch_size = {"1", "1", "20"};
+  EXPECT_THAT(relation_error(a, 2), HasSubstr("needs at least 2 micro-batches, but got 1"));
+  a.steps.rampup_batch_size = {"1", "x", "20"};
+  EXPECT_EQ(relation_error(a, 2), "rampup_batch_size has 'x', which is not a whole number >= 1");
 }
 
 TEST(ArgumentRelations, ALayoutOfExpertsThatCannotBeIsRefused) {

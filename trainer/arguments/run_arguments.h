@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/mesh/rendezvous_options.h"
+
 namespace concord {
 
 struct OutputArguments {
@@ -83,17 +85,12 @@ struct RecoveryArguments {
 
 // Where the processes of a job run. Given on the command line only: ranks and files do not have these.
 struct LaunchArguments {
-  int64_t nproc = 0;        // processes to start on this machine; 0: this process is the job, or one rank of it
-  int64_t nnodes = 1;       // machines; each has its own launcher and nproc processes
-  int64_t node_rank = 0;    // index of this machine
-  std::string master_addr;  // address of the machine with node_rank 0
-  int64_t master_port = 0;  // port on that machine; 0: the default
-  // How launchers on several machines find their leader: see RendezvousOptions.
-  std::string rdzv_backend = "static";
-  std::string rdzv_endpoint;
-  std::string rdzv_id;
-  std::string rdzv_conf;
-  std::string local_addr;
+  int64_t nproc = 0;             // processes to start on this machine; 0: this process is the job, or one rank of it
+  int64_t nnodes = 1;            // machines; each has its own launcher and nproc processes
+  int64_t node_rank = 0;         // index of this machine
+  std::string master_addr;       // address of the machine with node_rank 0
+  int64_t master_port = 0;       // port on that machine; 0: the default
+  RendezvousOptions rendezvous;  // --rdzv_*, local_addr
   bool operator==(const LaunchArguments&) const = default;
 };
 

@@ -195,7 +195,7 @@ constexpr Argument kStepsArguments[] = {
      .member = field<&T::steps, &StepArguments::decrease_batch_size>,
      .help = "round a global_batch_size that is not divisible by per_device_train_batch_size x data-parallel ranks "
              "down to one that is",
-     .resume = Resume::data},
+     .resume = Resume::may_differ},
     {.name = "rampup_batch_size",
      .member = field<&T::steps, &StepArguments::rampup_batch_size>,
      .help = "START,INCREMENT,SAMPLES: start with a global batch of START samples, which grows by INCREMENT in equal "

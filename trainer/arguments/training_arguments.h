@@ -30,7 +30,7 @@ struct DatasetArguments {
 
 // How large the steps are and how many of them there are.
 struct StepArguments {
-  int64_t global_batch_size = 0;  // above 0: check_arguments finds gradient_accumulation_steps by it
+  int64_t global_batch_size = 0;  // above 0: resolve_arguments sets gradient_accumulation_steps by it
   double num_train_epochs = 3;
   int64_t max_steps = -1;                      // above 0 it wins over num_train_epochs
   int64_t train_samples = 0;                   // above 0 the length of the run in samples instead of max_steps

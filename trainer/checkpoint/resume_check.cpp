@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 
 #include "core/base/config_error.h"
 #include "core/models/config_fields.h"
@@ -59,13 +61,50 @@ std::string_view curve_name(LrCurve curve) {
 }
 
 std::string number_text(double value) { return fmt::format("{}", value); }  // the shortest that reads back the same
-std::string flag_text(bool value) { return value ? "true" : "false"; }
 
-std::string precision_text(const std::string& bf16, const std::string& fp16) {
-  return bf16 == "true" ? "bf16" : fp16 == "true" ? "fp16" : "fp32";
+// A checkpoint and the run that resumes it.
+struct Resumption {
+  const std::string& folder;
+  const TrainingState& state;
+  const TrainingPlan& plan;
+};
+using Found = std::vector<std::string>;
+
+// Returns name and text by which |setting|, one of |arguments|, is compared; nullopt if another setting includes it.
+std::optional<Texts::value_type> compared_form(const Texts::value_type& setting, const Texts& arguments) {
+  const auto& [name, text] = setting;
+  if (name == "bf16") {
+    const bool is_fp16 = value_in(arguments, "fp16") == "true";
+    return {{"precision", text == "true" ? "bf16" : is_fp16 ? "fp16" : "fp32"}};
+  }
+  if (name == "fp16") return std::nullopt;  // see bf16
+  const bool is_quoted = text.size() > 1 && text.starts_with('"') && text.ends_with('"');
+  if (name == "optimizer" && is_quoted) return {{name, text.substr(1, text.size() - 2)}};
+  if (name == "stage" && text == R"("pt")") return {{name, R"("sft")"}};  // the two differ in name only
+  return setting;
 }
 
-using Found = std::vector<std::string>;
+// Returns those of |arguments| that the table marks with |label|, as they are compared.
+Texts settings_with(Resume label, const Texts& arguments) {
+  Texts texts;
+  for (const Argument* argument : all_arguments()) {
+    if (argument->resume != label) continue;
+    const auto found = std::ranges::find(arguments, argument->name, &Texts::value_type::first);
+    if (found == arguments.end()) continue;
+    if (const auto form = compared_form(*found, arguments)) texts.push_back(*form);
+  }
+  return texts;
+}
+
+// Compares the settings marked with |label| by their texts. Older checkpoints do not hold all of them.
+void compare_settings(Resume label, const Resumption& run, const char* way, Found* found) {
+  const Texts own = settings_with(label, printed_arguments(run.plan.arguments));
+  Difference settings;
+  for (const auto& [name, text] : settings_with(label, run.state.arguments)) {
+    settings.add(name, text, value_in(own, name));
+  }
+  if (!settings.empty()) found->push_back(settings.sentence(run.folder, way));
+}
 
 // The fields that a resumed run must not change.
 Texts compared_texts(const ConfigFields& fields) {
@@ -76,42 +115,60 @@ Texts compared_texts(const ConfigFields& fields) {
   return texts;
 }
 
-void compare_adapter(const std::string& folder, const TrainingPlan& plan, Found* found) {
-  if (has_adapter(folder) != plan.adapter.has_value()) {
-    found->push_back(plan.adapter ? fmt::format("{} has the weights of a whole model, but this run trains an adapter; "
-                                                "start from it with --model {}",
-                                                folder, folder)
-                                  : fmt::format("{} has an adapter, but this run trains all weights; set "
-                                                "finetuning_type: lora, or merge it with `concord merge`",
-                                                folder));
+// Returns the folders of the adapters that were merged into the base model, without their parents, which may differ.
+std::string merged_names(const AdapterConfig& adapter) {
+  std::vector<std::string> names;
+  for (const std::string& folder : adapter.merged_adapters) {
+    names.push_back(std::filesystem::path(folder).filename().string());
+  }
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+void compare_adapter(const Resumption& run, Found* found) {
+  if (!run.plan.adapter && !has_adapter(run.folder)) return;
+  if (has_adapter(run.folder) != run.plan.adapter.has_value()) {
+    found->push_back(run.plan.adapter
+                         ? fmt::format("{} has the weights of a whole model, but this run trains an adapter; "
+                                       "start from it with --model {}",
+                                       run.folder, run.folder)
+                         : fmt::format("{} has an adapter, but this run trains all weights; set "
+                                       "finetuning_type: lora, or merge it with `concord merge`",
+                                       run.folder));
     return;
   }
-  const Difference adapter = difference(compared_texts(config_fields(read_adapter_config(folder))),
-                                        compared_texts(config_fields(saved_form(*plan.adapter))));
-  if (!adapter.empty()) found->push_back(adapter.sentence(folder, "use the same settings, or start a new run"));
+  const AdapterConfig saved = read_adapter_config(run.folder);
+  Difference adapter =
+      difference(compared_texts(config_fields(saved)), compared_texts(config_fields(saved_form(*run.plan.adapter))));
+  adapter.add("merged adapters", merged_names(saved), merged_names(*run.plan.adapter));
+  if (!adapter.empty()) found->push_back(adapter.sentence(run.folder, "use the same settings, or start a new run"));
 }
 
-void compare_model(const std::string& folder, const TrainingPlan& plan, Found* found) {
-  if (plan.adapter || has_adapter(folder)) return compare_adapter(folder, plan, found);
-  const Difference model =
-      difference(compared_texts(config_fields(read_model_config(folder))), compared_texts(config_fields(plan.config)));
+void compare_model(const Resumption& run, Found* found) {
+  if (run.plan.adapter || has_adapter(run.folder)) return;  // see compare_adapter
+  const Difference model = difference(compared_texts(config_fields(read_model_config(run.folder))),
+                                      compared_texts(config_fields(run.plan.config)));
   if (model.empty()) return;
   found->push_back(model.sentence(
-      folder, fmt::format("weights fit only the model that they were trained as; use --model {}", folder)));
+      run.folder, fmt::format("weights fit only the model that they were trained as; use --model {}", run.folder)));
 }
 
-void compare_optimizer(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
-  const PrecisionArguments& precision = plan.arguments.precision;
-  Difference optimizer;
-  optimizer.add("optimizer", state.optimizer, plan.arguments.optimizer.optimizer);
-  optimizer.add("precision", precision_text(value_in(state.arguments, "bf16"), value_in(state.arguments, "fp16")),
-                precision_text(flag_text(precision.bf16), flag_text(precision.fp16)));
-  if (optimizer.empty()) return;
-  found->push_back(
-      optimizer.sentence(folder, "use the same, or --no_load_optim to continue with fresh optimizer state"));
+void compare_optimizer(const Resumption& run, Found* found) {
+  compare_settings(Resume::optimizer, run, "use the same, or --no_load_optim to continue with fresh optimizer state",
+                   found);
 }
 
-void compare_schedule(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
+void compare_objective(const Resumption& run, Found* found) {
+  compare_settings(Resume::objective, run,
+                   "use the same settings, or --no_load_optim to continue with fresh optimizer state", found);
+}
+
+void compare_seed(const Resumption& run, Found* found) {
+  compare_settings(Resume::seed, run,
+                   "use the same, or --no_load_rng to start the random generators from this run's seed", found);
+}
+
+void compare_schedule(const Resumption& run, Found* found) {
+  const auto& [folder, state, plan] = run;
   if (state.schedule.empty()) return;  // written before it was saved
   const Difference schedule = difference(state.schedule, schedule_texts(resolve_lr(plan.lr)));
   if (schedule.empty()) return;
@@ -125,7 +182,8 @@ void compare_schedule(const std::string& folder, const TrainingState& state, con
                           why)));
 }
 
-void compare_data(const std::string& folder, const TrainingState& state, const TrainingPlan& plan, Found* found) {
+void compare_data(const Resumption& run, Found* found) {
+  const auto& [folder, state, plan] = run;
   const std::string beginning = "or --ignore_data_skip to start at the beginning of the data";
   // A batch that was decreased for one number of ranks is another one for others; samples and their order are the same.
   const bool may_differ =
@@ -157,22 +215,21 @@ void compare_data(const std::string& folder, const TrainingState& state, const T
                                               beginning)));
 }
 
-// Stages pt and sft differ in name only.
-std::string canonical_stage(const std::string& text) { return text == R"("pt")" ? R"("sft")" : text; }
-
-// Compares the settings that the table marks with |rule| by their texts. Older checkpoints do not hold all of them.
-void compare_settings(Resume rule, const std::string& folder, const TrainingState& state, const TrainingPlan& plan,
-                      const char* way, Found* found) {
-  Difference settings;
-  for (const Argument* argument : all_arguments()) {
-    if (argument->resume != rule) continue;
-    const auto saved = std::ranges::find(state.arguments, argument->name, &Texts::value_type::first);
-    if (saved == state.arguments.end()) continue;
-    settings.add(saved->first, canonical_stage(saved->second),
-                 canonical_stage(argument_text(*argument, plan.arguments)));
-  }
-  if (!settings.empty()) found->push_back(settings.sentence(folder, way));
-}
+// How the settings with |label| are compared, if the run takes that part of the checkpoint.
+struct Comparison {
+  Resume label;
+  bool (*applies)(const ResumeParts& parts);
+  void (*compare)(const Resumption& run, Found* found);
+};
+constexpr Comparison kComparisons[] = {
+    {Resume::adapter, [](const ResumeParts&) { return true; }, compare_adapter},
+    {Resume::model, [](const ResumeParts&) { return true; }, compare_model},
+    {Resume::optimizer, [](const ResumeParts& parts) { return parts.optimizer; }, compare_optimizer},
+    {Resume::objective, [](const ResumeParts& parts) { return parts.optimizer; }, compare_objective},
+    {Resume::schedule, [](const ResumeParts& parts) { return parts.optimizer && parts.schedule; }, compare_schedule},
+    {Resume::data, [](const ResumeParts& parts) { return parts.data; }, compare_data},
+    {Resume::seed, [](const ResumeParts& parts) { return parts.rng; }, compare_seed},
+};
 
 void throw_found(const Found& found) {
   if (found.empty()) return;
@@ -227,25 +284,14 @@ void describe_run(const TrainingPlan& plan, TrainingState* state) {
 void check_resumable(const std::string& folder, const TrainingState& state, const TrainingPlan& plan,
                      const ResumeParts& parts) {
   Found found;
-  compare_model(folder, plan, &found);
-  if (parts.optimizer) compare_optimizer(folder, state, plan, &found);
-  if (parts.optimizer) {
-    compare_settings(Resume::objective, folder, state, plan,
-                     "use the same settings, or --no_load_optim to continue with fresh optimizer state", &found);
-  }
-  if (parts.optimizer && parts.schedule) compare_schedule(folder, state, plan, &found);
-  if (parts.data) compare_data(folder, state, plan, &found);
-  if (parts.rng) {
-    compare_settings(Resume::seed, folder, state, plan,
-                     "use the same, or --no_load_rng to start the random generators from this run's seed", &found);
+  for (const Comparison& each : kComparisons) {
+    if (each.applies(parts)) each.compare({folder, state, plan}, &found);
   }
   throw_found(found);
 }
 
 void check_same_model(const std::string& folder, const TrainingPlan& plan) {
-  Found found;
-  compare_model(folder, plan, &found);
-  throw_found(found);
+  check_resumable(folder, {}, plan, {.optimizer = false, .schedule = false, .rng = false, .data = false});
 }
 
 int64_t continued_lr_counter(const TrainingState& state, const LrSettings& settings) {

@@ -9,6 +9,7 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/output_check.h"
+#include "trainer/cli/setting_options.h"
 #include "trainer/data/build/build.h"
 #include "trainer/data/build/output_file.h"
 #include "trainer/data/build/progress_printer.h"
@@ -42,6 +43,7 @@ void run_build(const BuildArguments& arguments, bool json) {
 void add_build(CLI::App* data) {
   struct Given {
     BuildArguments arguments;
+    TrainingArguments settings;
     bool json = false;
   };
   const auto given = std::make_shared<Given>();
@@ -55,11 +57,11 @@ void add_build(CLI::App* data) {
       ->required();
   build->add_option("--output", arguments.output, "PREFIX of the .bin and .idx files; with --sft a .jsonl file")
       ->required();
-  build
-      ->add_option(
-          "--tokenizer", arguments.tokenizer,
-          "tokenizer of the model: its folder or an HF tokenizer.json (needs Python with tokenizers); or byte, "
-          "for one token per byte")
+  add_setting(build,
+              {.name = "tokenizer",
+               .help = "tokenizer of the model: its folder or an HF tokenizer.json (needs Python with tokenizers); or "
+                       "byte, for one token per byte"},
+              &given->settings)
       ->required();
   build
       ->add_option("--append_eod", arguments.append_eod,
@@ -67,8 +69,8 @@ void add_build(CLI::App* data) {
       ->capture_default_str();
   build->add_flag("--sft", arguments.sft,
                   "convert conversations (\"messages\") to samples with loss on the assistant's tokens only");
-  build->add_option("--chat_template", arguments.chat_template,
-                    "Jinja file, for --sft (default: the tokenizer's own template)");
+  add_setting(build, {.name = "chat_template", .help = "Jinja file, for --sft (default: the tokenizer's own template)"},
+              &given->settings);
   build->add_option("--workers", arguments.workers, "number of parallel workers; 0: one per core")
       ->capture_default_str();
   build
@@ -79,7 +81,11 @@ void add_build(CLI::App* data) {
                   "replace an existing output, and discard an unfinished build with other settings");
   build->add_flag("--json", given->json, "one JSON document on standard output");
   build->footer("An interrupted build resumes when the same command is run again; the result is identical.");
-  build->callback([given] { run_build(given->arguments, given->json); });
+  build->callback([given] {
+    given->arguments.tokenizer = given->settings.data.tokenizer;
+    given->arguments.chat_template = given->settings.data.chat_template;
+    run_build(given->arguments, given->json);
+  });
 }
 
 void add_convert(CLI::App* data) {

@@ -66,7 +66,7 @@ void resolve_adapter(GenerateArguments* given) {
   given->tokenizer = tokenizer_of_model({}, given->adapter);
 }
 
-int run_generate(GenerateArguments given, int nproc) {
+int run_generate(GenerateArguments given, int64_t nproc) {
   resolve_adapter(&given);
   check_generate_args(given);
   const int64_t world = ranks_of_command(nproc);
@@ -115,7 +115,6 @@ GenerateArguments with_settings(GenerateArguments given, const TrainingArguments
 void add_generate_command(CLI::App* program, int* exit_code) {
   const auto given = std::make_shared<GenerateArguments>();
   const auto settings = std::make_shared<TrainingArguments>();
-  const auto nproc = std::make_shared<int>(0);
   CLI::App* app = program->add_subcommand("generate", "let a model continue a prompt or answer in a chat");
   app->footer(kGenerateFooter);
   add_setting(app, {.name = "model", .help = "Hugging Face folder, checkpoint, or folder of an adapter"},
@@ -126,10 +125,10 @@ void add_generate_command(CLI::App* program, int* exit_code) {
   app->add_option("--prompts", given->prompts, "file with prompts, .jsonl or one per line");
   app->add_flag("--chat", given->chat, "the prompt is what a user says; the model answers");
   add_settings(app, {{.name = "tokenizer"}, {.name = "chat_template"}}, settings.get());
-  app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (default: as in the config)");
+  add_dtype(app, &given->dtype);
   add_sampling(app, &given->options);
   app->add_flag("--json", given->json, "print one JSON document");
-  app->add_option("--nproc", *nproc, "start this many processes on this machine")->check(CLI::Range(1, 4096));
+  add_nproc(app, settings.get());
   add_settings(app,
                {{.name = "tensor_model_parallel_size"},
                 {.name = "pipeline_model_parallel_size"},
@@ -137,8 +136,9 @@ void add_generate_command(CLI::App* program, int* exit_code) {
                 {.name = "pipeline_model_parallel_layout"},
                 {.name = "ddp_timeout"}},
                settings.get());
-  app->callback(
-      [given, settings, nproc, exit_code] { *exit_code = run_generate(with_settings(*given, *settings), *nproc); });
+  app->callback([given, settings, exit_code] {
+    *exit_code = run_generate(with_settings(*given, *settings), settings->launch.nproc);
+  });
 }
 
 }  // namespace concord

@@ -13,6 +13,7 @@
 #include "core/launch/job/job_state.h"
 #include "core/launch/launcher.h"
 #include "trainer/arguments/arguments.h"
+#include "trainer/arguments/table.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/cli/setting_options.h"
 
@@ -113,11 +114,7 @@ LaunchOptions launch_options(const TrainingArguments& settings) {
   options.node_rank = static_cast<int>(settings.launch.node_rank);
   options.master_addr = settings.launch.master_addr;
   options.master_port = static_cast<int>(settings.launch.master_port);
-  options.rendezvous = {.backend = settings.launch.rdzv_backend,
-                        .endpoint = settings.launch.rdzv_endpoint,
-                        .id = settings.launch.rdzv_id,
-                        .conf = settings.launch.rdzv_conf,
-                        .local_addr = settings.launch.local_addr};
+  options.rendezvous = settings.launch.rendezvous;
   options.max_restarts = static_cast<int>(settings.recovery.max_restarts);
   options.spares = static_cast<int>(settings.recovery.spares);
   options.rejoin_seconds = settings.recovery.rejoin_timeout;
@@ -131,20 +128,18 @@ void add_launch_command(CLI::App* program, int* exit_code) {
       program->add_subcommand("launch", "start the processes of a job on this machine, like torchrun");
   launch_app->footer(kLaunchFooter);
   TrainingArguments* settings = &arguments->settings;
-  add_setting(launch_app, {.name = "nproc", .spellings = "--nproc,--nproc_per_node", .shows_default = false}, settings)
-      ->required();
+  for (const Argument& argument : launch_arguments()) {
+    const bool is_nproc = argument.name == "nproc";
+    CLI::Option* added = add_setting(launch_app,
+                                     {.name = argument.name,
+                                      .spellings = is_nproc ? "--nproc,--nproc_per_node" : "",
+                                      .shows_default = !is_nproc && argument.name != "master_port"},
+                                     settings);
+    added->required(is_nproc);
+  }
   add_settings(
       launch_app,
-      {{.name = "nnodes"},
-       {.name = "node_rank"},
-       {.name = "master_addr"},
-       {.name = "master_port", .shows_default = false},
-       {.name = "rdzv_backend"},
-       {.name = "rdzv_endpoint"},
-       {.name = "rdzv_id"},
-       {.name = "rdzv_conf"},
-       {.name = "local_addr"},
-       {.name = "max_restarts", .help = "how many times to restart all processes after failures without progress"},
+      {{.name = "max_restarts", .help = "how many times to restart all processes after failures without progress"},
        {.name = "spares",
         .help = "with --max_restarts and train: processes per machine that wait to replace a lost one"},
        {.name = "rejoin_timeout",

@@ -69,7 +69,7 @@ void resolve_adapter(ProbeArguments* given) {
   given->adapter = std::exchange(given->model, base_folder_of(given->model));
 }
 
-int run_probe(ProbeArguments given, int nproc) {
+int run_probe(ProbeArguments given, int64_t nproc) {
   resolve_adapter(&given);
   check_probe_args(given);
   check_probe_output(given);
@@ -125,7 +125,6 @@ ProbeArguments with_settings(ProbeArguments given, const TrainingArguments& sett
 void add_probe_command(CLI::App* program, int* exit_code) {
   const auto given = std::make_shared<ProbeArguments>();
   const auto settings = std::make_shared<TrainingArguments>();
-  const auto nproc = std::make_shared<int>(0);
   CLI::App* app = program->add_subcommand(
       "probe", "run one forward (and backward) pass on a given batch under any layout and dump the results");
   app->footer(kProbeFooter);
@@ -139,15 +138,16 @@ void add_probe_command(CLI::App* program, int* exit_code) {
   app->add_option("--batch", given->batch, "safetensors file with input_ids and labels");
   app->add_option("--out", given->out, "safetensors file to write")->required();
   app->add_flag("--overwrite", given->overwrite, "replace an existing file");
-  app->add_option("--dtype", given->dtype, "float32, bfloat16, float16 or float64 (default: as in the config)");
+  add_dtype(app, &given->dtype);
   app->add_flag("--grads", given->options.grads, "add grad.NAME, the gradient of the mean loss, for each HF parameter");
   app->add_flag("--dump_activations", given->options.activations, "add activation.NUMBER.PART, in model order");
   app->add_flag("--weights", given->options.weights, "add weight.NAME; --batch is then optional");
   app->add_flag("--json", given->json, "print one JSON document");
-  app->add_option("--nproc", *nproc, "start this many processes on this machine")->check(CLI::Range(1, 4096));
+  add_nproc(app, settings.get());
   add_probe_settings(app, settings.get());
-  app->callback(
-      [given, settings, nproc, exit_code] { *exit_code = run_probe(with_settings(*given, *settings), *nproc); });
+  app->callback([given, settings, exit_code] {
+    *exit_code = run_probe(with_settings(*given, *settings), settings->launch.nproc);
+  });
 }
 
 }  // namespace concord

@@ -34,7 +34,7 @@ std::vector<std::string> command_line_args() {
   return args;
 }
 
-int64_t ranks_of_command(int nproc) {
+int64_t ranks_of_command(int64_t nproc) {
   const JobEnvironment environment = read_job_environment();
   if (nproc == 0) return environment.world;
   if (environment.source == JobSource::single) return nproc;
@@ -43,9 +43,9 @@ int64_t ranks_of_command(int nproc) {
                   to_string(environment.source)));
 }
 
-int launch_ranks(int nproc) {
+int launch_ranks(int64_t nproc) {
   LaunchOptions options;
-  options.nproc = nproc;
+  options.nproc = static_cast<int>(nproc);
   options.prefix = false;
   options.forks_ranks = true;
   return launch(options, rank_command(command_line_args()));

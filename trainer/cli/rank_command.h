@@ -16,8 +16,8 @@ std::vector<std::string> command_line_args();
 
 // The number of ranks of a command with --nproc (0: not given): those it starts, or those of the job that this process
 // is one of already. Throws ConfigError if both are asked for.
-int64_t ranks_of_command(int nproc);
+int64_t ranks_of_command(int64_t nproc);
 // This command line again, in |nproc| processes on this machine. Waits for them; returns the exit code.
-int launch_ranks(int nproc);
+int launch_ranks(int64_t nproc);
 
 }  // namespace concord

@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "trainer/arguments/training_arguments.h"
@@ -23,8 +24,14 @@ struct SettingOption {
 };
 
 // Adds an option to |app| that sets the argument of this name in |arguments|, which holds the default and outlives
-// |app|. Parsing throws ConfigError for a value that the table does not allow.
+// |app|. A mapping is given as name=value pairs, separated by commas. Parsing throws ConfigError for a value that the
+// table does not allow.
 CLI::Option* add_setting(CLI::App* app, const SettingOption& option, TrainingArguments* arguments);
 void add_settings(CLI::App* app, std::initializer_list<SettingOption> options, TrainingArguments* arguments);
+
+// Adds --nproc of a command that starts its own ranks.
+void add_nproc(CLI::App* app, TrainingArguments* arguments);
+// Adds --dtype, the type in which a model is loaded.
+void add_dtype(CLI::App* app, std::string* dtype);
 
 }  // namespace concord

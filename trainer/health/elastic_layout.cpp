@@ -10,7 +10,7 @@
 #include "core/base/job_board.h"
 #include "core/mesh/rank_layout.h"
 #include "core/schedule/step_schedule.h"
-#include "trainer/arguments/arguments.h"
+#include "trainer/arguments/relations.h"
 
 namespace concord {
 namespace {
@@ -20,6 +20,7 @@ bool can_run(TrainingArguments arguments, const ElasticLayout& layout) {
   arguments.data.accumulation = layout.accumulation;
   try {
     step_schedule(schedule_request(arguments));
+    check_ramp_schedules(arguments, layout.world);
     layout_of(arguments.job, layout.world);
     return true;
   } catch (const ConfigError&) {

@@ -17,7 +17,7 @@ class StepCheck {
 
   // Call before step |number| is computed from |host_batches|, which must live until finish().
   virtual void begin(const std::vector<MicroBatch>& host_batches, int64_t number) = 0;
-  // Call after forward_backward. Starts to copy the losses to the host, and sets |attempt|'s conditions for an update
+  // Call after run_or_replay. Starts to copy the losses to the host, and sets |attempt|'s conditions for an update
   // that the device applies before the host knows the numbers. May wait for all ranks.
   virtual void watch_losses(StepAttempt* attempt) = 0;
   // Call after measure. May replace |attempt| by a repetition, or mark it as skipped. Throws Error if the run has to

@@ -140,7 +140,7 @@ void StepValidator::finish(StepAttempt* attempt) {
 // Repeats the step, and examines this rank's gradients before they are reduced.
 StepValidator::Repetition StepValidator::repeat(const StepInputs& inputs, Finding* finding) {
   job_.rng().restore(inputs.rng);
-  Repetition again{.attempt = forward_backward(parts_, inputs.batches, /*defer_reduction=*/true), .local = {}};
+  Repetition again{.attempt = run_or_replay(parts_, inputs.batches, /*defer_reduction=*/true), .local = {}};
   again.local = examine(again.attempt, finding->step);
   reduce_grads_and_norm(inputs.batches, &again.attempt);
   finding->repeated = numbers_of(again.attempt);
@@ -200,7 +200,7 @@ StepAttempt StepValidator::conclude(const StepInputs& inputs, const Finding& fin
   if (result.skipped) return result;
   if (finding.exchanged) {  // the gradients belong to a different batch
     job_.rng().restore(inputs.rng);
-    result = forward_backward(parts_, inputs.batches);
+    result = run_or_replay(parts_, inputs.batches);
     reduce_grads_and_norm(inputs.batches, &result);
   }
   accept(finding.repeated);
@@ -212,7 +212,7 @@ std::vector<int64_t> StepValidator::exchange(const StepInputs& own, const Local&
                                              bool reproducible) const {
   const StepInputs others = inputs_of_next_replica(job_, own);
   job_.rng().restore(others.rng);
-  const Local of_next = examine(forward_backward(parts_, others.batches, /*defer_reduction=*/true), number);
+  const Local of_next = examine(run_or_replay(parts_, others.batches, /*defer_reduction=*/true), number);
   ProcessGroup& group = job_.group(GroupKind::dp);
   const at::Tensor sent =
       at::tensor({local.result.bits, int64_t{local.result.finite}, of_next.result.bits, int64_t{of_next.result.finite}},

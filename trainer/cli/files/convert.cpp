@@ -88,15 +88,19 @@ int64_t parse_size(const std::string& text) {
       fmt::format("invalid size {}: must be a number above 0 with a unit: 5GB, 500MB, 2GiB", quoted(text)));
 }
 
+void add_file_options(CLI::App* app, std::string* dtype, std::string* max_shard_size) {
+  app->add_option("--dtype", *dtype,
+                  "float32, bfloat16 or float16, for all floating-point weights; default: as they are");
+  app->add_option("--max_shard_size", *max_shard_size, "most bytes of tensors in a file: 5GB, 500MB, 2GiB")
+      ->capture_default_str();
+}
+
 void add_convert_command(CLI::App* program, int* exit_code) {
   CLI::App* app = program->add_subcommand("convert", "weights in another type, or in files of another size");
   const auto arguments = std::make_shared<ConvertArguments>();
   app->add_option("--from", arguments->from, "a checkpoint or a Hugging Face folder")->required();
   app->add_option("--to", arguments->to, "the Hugging Face folder to write; must not exist, or be empty")->required();
-  app->add_option("--dtype", arguments->dtype,
-                  "float32, bfloat16 or float16, for all floating-point weights; default: as they are");
-  app->add_option("--max_shard_size", arguments->max_shard_size, "most bytes of tensors in a file: 5GB, 500MB, 2GiB")
-      ->capture_default_str();
+  add_file_options(app, &arguments->dtype, &arguments->max_shard_size);
   app->add_flag("--ema", arguments->ema, "of a checkpoint: the average that ema_decay kept, instead of the weights");
   app->add_flag("--json", arguments->json, "print one JSON document");
   app->footer(

@@ -20,6 +20,9 @@ int64_t parse_size(const std::string& text);
 // The type of "bfloat16"; none for an empty text. Throws ConfigError.
 std::optional<safetensors::DType> parse_weight_type(const std::string& text);
 
+// Adds --dtype and --max_shard_size of the files that a command writes.
+void add_file_options(CLI::App* app, std::string* dtype, std::string* max_shard_size);
+
 // convert_weights with a progress bar of |name|, and how long it took.
 struct TimedConversion {
   Converted result;

@@ -11,17 +11,20 @@
 #include "core/base/quoted.h"
 #include "core/models/adapters/adapter_config.h"
 #include "trainer/cli/files/convert.h"
+#include "trainer/cli/setting_options.h"
 
 namespace concord {
 namespace {
 
 struct MergeArguments {
-  std::string model, adapter, out, dtype, max_shard_size = "5GB";
+  TrainingArguments settings;  // model
+  std::string adapter, out, dtype, max_shard_size = "5GB";
   bool json = false;
 };
 
 int run_merge(const MergeArguments& arguments) {
-  const ConvertOptions options{.from = arguments.model.empty() ? base_folder_of(arguments.adapter) : arguments.model,
+  const std::string& model = arguments.settings.model.path;
+  const ConvertOptions options{.from = model.empty() ? base_folder_of(arguments.adapter) : model,
                                .to = arguments.out,
                                .adapter = arguments.adapter,
                                .dtype = parse_weight_type(arguments.dtype),
@@ -50,15 +53,14 @@ int run_merge(const MergeArguments& arguments) {
 void add_merge_command(CLI::App* program, int* exit_code) {
   CLI::App* app = program->add_subcommand("merge", "an adapter added to the weights of its base model");
   const auto arguments = std::make_shared<MergeArguments>();
-  app->add_option("--model", arguments->model,
-                  "Hugging Face folder of the base model; default: base_model_name_or_path of the adapter");
+  add_setting(app,
+              {.name = "model",
+               .help = "Hugging Face folder of the base model; default: base_model_name_or_path of the adapter"},
+              &arguments->settings);
   app->add_option("--adapter", arguments->adapter, "folder with adapter_config.json and adapter_model.safetensors")
       ->required();
   app->add_option("--out", arguments->out, "the Hugging Face folder to write; must not exist, or be empty")->required();
-  app->add_option("--dtype", arguments->dtype,
-                  "float32, bfloat16 or float16, for all floating-point weights; default: as they are");
-  app->add_option("--max_shard_size", arguments->max_shard_size, "most bytes of tensors in a file: 5GB, 500MB, 2GiB")
-      ->capture_default_str();
+  add_file_options(app, &arguments->dtype, &arguments->max_shard_size);
   app->add_flag("--json", arguments->json, "print one JSON document");
   app->footer(
       "W + scale * B A for every module of the adapter, rounded as peft's merge_and_unload does; all other weights,\n"

@@ -26,22 +26,11 @@ constexpr size_t kMaxDrawn = 2000;
 
 struct LrOptions {
   TrainingArguments settings;
-  std::vector<std::string> kwargs;  // name=value
   std::string csv;
   std::string svg;
   bool overwrite = false;
   bool json = false;
 };
-
-void take_kwargs(LrOptions* given) {
-  for (const std::string& text : given->kwargs) {
-    const size_t equals = text.find('=');
-    if (equals == 0 || equals == std::string::npos)
-      throw ConfigError(
-          fmt::format("--lr_scheduler_kwargs must be name=value, e.g. min_lr=1e-5; got {}", quoted(text)));
-    given->settings.lr.lr_scheduler_kwargs[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-}
 
 void write_out(const std::string& path, const std::string& text) {
   if (path == "-")
@@ -50,8 +39,7 @@ void write_out(const std::string& path, const std::string& text) {
     replace_file(path, text);
 }
 
-void run_lr(LrOptions* given) {
-  take_kwargs(given);
+void run_lr(const LrOptions* given) {
   if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
     throw ConfigError("only one document can be written to standard output; use files for the others");
   check_output_files({{"--csv", given->csv}, {"--svg", given->svg}}, {.overwrite = given->overwrite});
@@ -130,9 +118,12 @@ void add_lr_command(CLI::App* program) {
   TrainingArguments* settings = &given->settings;
   settings->steps.global_batch_size = 1;
   CLI::App* lr = program->add_subcommand("lr", "print and plot the learning rates of a run; arguments as for train");
-  add_setting(lr, {.name = "lr_scheduler_type"}, settings);
-  lr->add_option("--lr_scheduler_kwargs", given->kwargs, "name=value pairs, separated by commas")->delimiter(',');
-  add_settings(lr, {{.name = "learning_rate"}, {.name = "min_lr"}}, settings);
+  add_settings(lr,
+               {{.name = "lr_scheduler_type"},
+                {.name = "lr_scheduler_kwargs", .help = "name=value pairs, separated by commas"},
+                {.name = "learning_rate"},
+                {.name = "min_lr"}},
+               settings);
   add_setting(lr, {.name = "max_steps", .help = "number of steps", .shows_default = false}, settings)->required();
   add_settings(lr,
                {{.name = "warmup_steps"},

@@ -135,8 +135,10 @@ void add_bucket_options(CLI::App* plan, BucketArguments* buckets, TrainingArgume
   CLI::Option* wanted = plan->add_flag(
       "--buckets", buckets->wanted, "print the flat buffers, buckets and memory of a rank (--rank, default 0) instead");
   const auto with_buckets = [wanted](CLI::Option* option) { option->needs(wanted)->group("With --buckets"); };
-  with_buckets(plan->add_option("--model,--model_config", buckets->model_config,
-                                "a folder with config.json, or the file itself"));
+  with_buckets(add_setting(
+      plan,
+      {.name = "model", .help = "a folder with config.json, or the file itself", .spellings = "--model,--model_config"},
+      settings));
   with_buckets(plan->add_option("--parameters", buckets->parameters, "a JSON list of {name, shape, dtype, expert}"));
   with_buckets(plan->add_option("--dtype", buckets->dtype,
                                 "dtype of the parameters: f32, bf16 or f16; default: from config.json"));
@@ -156,6 +158,7 @@ void print_plan(const TrainingArguments& settings, int64_t world, std::optional<
     std::fputs((json ? plan_json(layout, rank) + "\n" : plan_text(layout, rank)).c_str(), stdout);
     return;
   }
+  buckets.model_config = settings.model.path;
   buckets.use_distributed_optimizer = settings.data_parallel.use_distributed_optimizer;
   buckets.sequence_parallel = settings.model_options.sequence_parallel;
   buckets.ddp_bucket_size = settings.data_parallel.ddp_bucket_size;

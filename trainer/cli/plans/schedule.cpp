@@ -15,6 +15,7 @@
 #include "core/schedule/draw.h"
 #include "core/schedule/passes.h"
 #include "core/schedule/schedule_csv.h"
+#include "trainer/cli/setting_options.h"
 #include "trainer/report/files.h"
 
 namespace concord {
@@ -87,6 +88,7 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 struct ScheduleOptions {
+  TrainingArguments settings;
   ScheduleRequest request;
   ScheduleCosts costs;
   std::string csv;       // to read
@@ -241,16 +243,29 @@ std::string compare_text(const ScheduleRequest& request, const std::vector<Compa
 
 void add_schedule_command(CLI::App* program) {
   const auto given = std::make_shared<ScheduleOptions>();
+  TrainingArguments* settings = &given->settings;
+  settings->pipeline.schedule = "1f1b";
   ScheduleRequest& request = given->request;
   request.pp = request.microbatches = 0;
   CLI::App* schedule = program->add_subcommand("schedule", "print, cost and draw a pipeline schedule");
-  schedule
-      ->add_option("--kind", request.kind, "gpipe, 1f1b, interleaved, zb-h1, zb-v, forward-only, or a file NAME.csv")
-      ->capture_default_str();
-  CLI::Option* pp = schedule->add_option("--pp,--pipeline_model_parallel_size", request.pp, "number of pipeline ranks");
+  add_setting(schedule,
+              {.name = "pipeline_schedule",
+               .help = "gpipe, 1f1b, interleaved, zb-h1, zb-v, forward-only, or a file NAME.csv",
+               .spellings = "--kind"},
+              settings);
+  CLI::Option* pp = add_setting(schedule,
+                                {.name = "pipeline_model_parallel_size",
+                                 .help = "number of pipeline ranks",
+                                 .spellings = "--pp,--pipeline_model_parallel_size",
+                                 .shows_default = false},
+                                settings);
   CLI::Option* microbatches = schedule->add_option("--microbatches", request.microbatches, "micro-batches per step");
-  CLI::Option* vpp = schedule->add_option("--vpp,--virtual_pipeline_model_parallel_size", request.vpp,
-                                          "model chunks per rank; default: that of the kind");
+  CLI::Option* vpp = add_setting(schedule,
+                                 {.name = "virtual_pipeline_model_parallel_size",
+                                  .help = "model chunks per rank; default: that of the kind",
+                                  .spellings = "--vpp,--virtual_pipeline_model_parallel_size",
+                                  .shows_default = false},
+                                 settings);
   schedule->add_option("--microbatch_group_size_per_vp_stage", request.microbatch_group_size,
                        "for interleaved: micro-batches per chunk before switching to the next; default: pp");
   schedule->add_option("--placement", given->placement, "for forward-only: loop or v");
@@ -273,6 +288,9 @@ void add_schedule_command(CLI::App* program) {
   schedule->add_flag("--compare", given->compare, "compare all kinds");
   schedule->add_flag("--json", given->json, "one JSON document on standard output");
   schedule->callback([given, pp, microbatches, vpp] {
+    given->request.kind = given->settings.pipeline.schedule;
+    if (pp->count() > 0) given->request.pp = given->settings.job.pipeline_model_parallel_size;
+    if (vpp->count() > 0) given->request.vpp = given->settings.job.virtual_pipeline_model_parallel_size;
     if (given->csv.empty() && given->request.kind.ends_with(".csv")) given->csv = given->request.kind;
     if (!given->placement.empty()) given->request.placement = parse_placement(given->placement);
     check_schedule_options(*given, pp->count() + microbatches->count() + vpp->count() > 0);
