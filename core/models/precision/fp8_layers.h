@@ -16,7 +16,7 @@ namespace concord {
 
 class Fp8Layers {
  public:
-  // Throws ConfigError for a format or recipe that there is not.
+  // Throws ConfigError for an invalid number.
   Fp8Layers(const Fp8Args& args, c10::Device device);
 
   // The layer of weight |name|, for as long as this lives. All of them are added before the first step.
