@@ -81,6 +81,7 @@ TEST(ArgumentTable, EveryMemberHasItsNameSoThatNoneIsPrintedUnderAnother) {
               field.field(arguments) = ++next;
             } else if constexpr (std::is_same_v<Field, EnumField<std::string>>) {
               field.set(arguments, std::string(field.allowed.back()));
+              EXPECT_EQ(field(arguments), field.allowed.back()) << argument.name;
             } else if constexpr (std::is_same_v<Field, EnumField<std::vector<std::string>>>) {
               field.set(arguments, {std::string(field.allowed.back())});
             } else if constexpr (std::is_same_v<Field, ArgumentField<std::string>>) {
