@@ -52,8 +52,8 @@ ParameterGroups groups_of(const TrainingPlan& plan) { return ParameterGroups(pla
 
 void check_fp8(const Fp8Args& fp8, const Platform& platform) {
   if (!fp8.is_on() || platform.capability(CONCORD_CAP_TORCH_FP8) != 0) return;
-  throw ConfigError(fmt::format("fp8 {}: platform {} does not support FP8 ({} is 0); set fp8 to none", fp8.format,
-                                platform.name(), CONCORD_CAP_TORCH_FP8));
+  throw ConfigError(fmt::format("fp8 {}: platform {} does not support FP8 ({} is 0); set fp8 to none",
+                                name_of(fp8.format), platform.name(), CONCORD_CAP_TORCH_FP8));
 }
 
 // Logs the memory of 4-bit weights on this rank.
@@ -106,7 +106,7 @@ std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& model) {
 DataParallelOptions data_parallel_options(const TrainingArguments& a) {
   DataParallelOptions options = a.data_parallel;
   // What is validated is checked on all ranks together, after the reduction.
-  options.check_for_nan_in_grad = a.precision.stops_on_not_finite() && a.faults.rerun_mode == "disabled";
+  options.check_for_nan_in_grad = a.precision.stops_on_not_finite() && a.faults.rerun_mode == RerunMode::disabled;
   return options;
 }
 

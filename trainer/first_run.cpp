@@ -84,7 +84,7 @@ void complete_first_run(CommandLine* line) {
   complete("adam_beta2", a.optimizer.adam_beta2, 0.98);
   complete("weight_decay", a.lr.weight_decay, 0.01);
   complete("logging_steps", a.logging.steps, 20);
-  complete("save_strategy", a.saving.strategy, "steps");
+  complete("save_strategy", a.saving.strategy, IntervalStrategy::steps);
   complete("save_steps", a.saving.steps, 200);
   const fs::path input = fs::path(a.output.dir) / kFolderOfInput;
   a.model.config = (input / "config.json").string();

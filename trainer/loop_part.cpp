@@ -14,8 +14,9 @@ void StepAgreement::all_reduce(ParallelContext& job) const {
   for (size_t i = 0; i < results_.size(); ++i) results_[i](agreed.const_data_ptr<int64_t>()[i]);
 }
 
-StepInterval::StepInterval(const std::string& strategy, double steps, int64_t max_steps)
-    : steps_(strategy == "steps" ? steps_of(steps, max_steps) : 0), every_epoch_(strategy == "epoch") {}
+StepInterval::StepInterval(IntervalStrategy strategy, double steps, int64_t max_steps)
+    : steps_(strategy == IntervalStrategy::steps ? steps_of(steps, max_steps) : 0),
+      every_epoch_(strategy == IntervalStrategy::epoch) {}
 
 bool StepInterval::is_due(int64_t step, bool ends_epoch) const {
   return concord::is_due(step, steps_) || (ends_epoch && every_epoch_);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/mesh/parallel_context.h"
+#include "trainer/arguments/run_arguments.h"
 
 namespace concord {
 
@@ -67,8 +68,8 @@ class LoopPart {
 // When something happens: every N steps, or at the end of every epoch.
 class StepInterval {
  public:
-  // |strategy| is one of steps, epoch and no; |steps| a number of steps, or below 1 a fraction of |max_steps|.
-  StepInterval(const std::string& strategy, double steps, int64_t max_steps);
+  // |steps| is a number of steps, or below 1 a fraction of |max_steps|.
+  StepInterval(IntervalStrategy strategy, double steps, int64_t max_steps);
 
   bool is_due(int64_t step, bool ends_epoch) const;
 

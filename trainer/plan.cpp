@@ -317,7 +317,7 @@ void plan_adapter(TrainingPlan* plan) {
   if (!trained.empty()) check_same_settings(given, trained);
   plan->adapter = trained.empty() ? new_adapter(given) : read_adapter_config(trained);
   plan->adapter->merged_adapters = plan->merged_adapters;
-  if (plan->arguments.preference.stage == "rm" && trained.empty()) {
+  if (plan->arguments.preference.stage == TrainingStage::rm && trained.empty()) {
     plan->adapter->modules_to_save.push_back("score");  // new, as in peft's task SEQ_CLS
   }
   if (!trained.empty() && given.dropout > 0) plan->adapter->lora_dropout = given.dropout;
@@ -327,7 +327,7 @@ void plan_adapter(TrainingPlan* plan) {
 ModelConfig model_config_of(const TrainingArguments& a) {
   const std::string& path = a.model.path.empty() ? a.model.config : a.model.path;
   ModelConfig config = read_model_config(path);
-  if (a.preference.stage == "rm") return reward_model_config(config);
+  if (a.preference.stage == TrainingStage::rm) return reward_model_config(config);
   if (!config.is_reward_model) return config;
   throw ConfigError(
       fmt::format("{} is a reward model ({}), which predicts no tokens; set stage: rm to continue training it", path,
@@ -382,7 +382,7 @@ ResumeParts resume_parts(const TrainingArguments& a) {
 
 void check_machines(const TrainingPlan& plan, const Machines& machines) {
   const TrainingArguments& a = plan.arguments;
-  if (!a.saving.on_each_node || a.saving.strategy == "no") return;
+  if (!a.saving.on_each_node || a.saving.strategy == IntervalStrategy::no) return;
   check_machines_are_whole(layout_of(initialize_args(plan), machines.world), machines,
                            a.data_parallel.use_distributed_optimizer && !a.saving.only_model);
 }

@@ -111,7 +111,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
                      const std::vector<Fault>& faults, const OutputRequest& request,
                      std::vector<std::unique_ptr<Tracker>> trackers, StopRequest* stop) {
   const std::filesystem::path output_dir = plan.arguments.output.dir;
-  const bool saves = plan.arguments.saving.strategy != "no";
+  const bool saves = plan.arguments.saving.strategy != IntervalStrategy::no;
   const bool loads_best = plan.arguments.best_model.load_at_end;
   plan.writers = ranks_of_machine(plan, job);
   choose_checkpoint(&plan, job);

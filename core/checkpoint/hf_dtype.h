@@ -4,6 +4,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <optional>
+#include <string_view>
 
 #include "core/safetensors/dtype.h"
 
@@ -39,6 +40,15 @@ inline const char* config_dtype(c10::ScalarType type) {
     case c10::ScalarType::BFloat16: return "bfloat16";
     default: return "";
   }
+}
+
+// Inverse of config_dtype; nullopt for other names.
+inline std::optional<c10::ScalarType> find_config_dtype(std::string_view name) {
+  using enum c10::ScalarType;
+  for (const c10::ScalarType type : {Float, BFloat16, Half, Double}) {
+    if (config_dtype(type) == name) return type;
+  }
+  return std::nullopt;
 }
 
 }  // namespace concord

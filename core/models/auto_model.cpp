@@ -88,7 +88,7 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
   }
   if (args.adapter && args.adapter->use_dora && args.options.fp8.is_on()) {
     throw ConfigError(
-        fmt::format("fp8 {} is not supported with use_dora; remove one of them", args.options.fp8.format));
+        fmt::format("fp8 {} is not supported with use_dora; remove one of them", name_of(args.options.fp8.format)));
   }
   if (args.adapter && config_.delta.count() > 0) {
     throw ConfigError(fmt::format(

@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <map>
 
 #include "core/base/config_error.h"
 #include "core/base/files/input_file.h"
@@ -110,28 +109,17 @@ json text_model(const json& whole, const ConfigReader& read, const Family& famil
 
 // ------------------------------------------------------------------------------------------------------------- rope
 
-// What a rope type needs in addition to theta. The values are checked where the angles are computed.
-const std::map<std::string, std::vector<std::string>>& rope_needs() {
-  static const std::map<std::string, std::vector<std::string>> needs{
-      {"default", {}},
-      {"linear", {"factor"}},
-      {"dynamic", {"factor"}},
-      {"llama3", {"factor", "low_freq_factor", "high_freq_factor"}},
-      {"yarn", {}}};
-  return needs;
-}
-
-std::string rope_type_of(const ConfigReader& rope) {
+// The values are checked where the angles are computed.
+RopeType rope_type_of(const ConfigReader& rope) {
   const std::string key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "is required together with factor");
-  const std::string type = rope.text(key, "default");
-  if (!rope_needs().contains(type)) {
-    std::vector<std::string> known;
-    for (const auto& [name, needs] : rope_needs()) known.push_back(name);
-    rope.refuse(key, fmt::format("must be one of {}", fmt::join(known, ", ")));
+  const std::optional<RopeType> type = find_enum<RopeType>(rope.text(key, "default"));
+  if (!type) rope.refuse(key, "must be one of " + comma_separated(kEnumNames<RopeType>));
+  if (*type == RopeType::linear || *type == RopeType::dynamic || *type == RopeType::llama3) rope.positive("factor");
+  if (*type == RopeType::llama3) {
+    for (const char* factor : {"low_freq_factor", "high_freq_factor"}) rope.positive(factor);
   }
-  for (const std::string& need : rope_needs().at(type)) rope.positive(need);
-  return type;
+  return *type;
 }
 
 void read_rotated_part(const ConfigReader& read, const Family& family, RopeSettings& out) {
@@ -168,7 +156,7 @@ void read_rope_values(const ConfigReader& rope, const Family& family, RopeSettin
   out.original_max_position_embeddings =
       rope.integer("original_max_position_embeddings", kPositions, out.original_max_position_embeddings);
   read_rotated_part(rope, family, out);
-  if (out.rope_type == "llama3" && !(*out.high_freq_factor > *out.low_freq_factor)) {
+  if (out.rope_type == RopeType::llama3 && !(*out.high_freq_factor > *out.low_freq_factor)) {
     rope.refuse("high_freq_factor", fmt::format("must be greater than low_freq_factor, {:g}", *out.low_freq_factor));
   }
 }
@@ -205,7 +193,7 @@ RopeSettings read_rope(const ConfigReader& read, const Family& family, const Mod
     break;
   }
   check_rotated_part(read, rope);
-  if (rope.rope_type == "dynamic" && static_cast<double>(rope.head_dim) * rope.partial_rotary_factor < 4) {
+  if (rope.rope_type == RopeType::dynamic && static_cast<double>(rope.head_dim) * rope.partial_rotary_factor < 4) {
     read.refuse("rope type dynamic requires more than 2 elements of a head to be rotated");
   }
   return rope;

@@ -54,7 +54,7 @@ void append(ConfigFields* fields, ConfigFields more, std::string_view suffix = "
 }  // namespace
 
 ConfigFields config_fields(const RopeSettings& rope) {
-  return {same("rope_type", rope.rope_type), same("rope_theta", rope.rope_theta),
+  return {same("rope_type", std::string(name_of(rope.rope_type))), same("rope_theta", rope.rope_theta),
           same("partial_rotary_factor", rope.partial_rotary_factor),
           same("original_max_position_embeddings", rope.original_max_position_embeddings),
           same("rope factor", rope.factor), same("low_freq_factor", rope.low_freq_factor),

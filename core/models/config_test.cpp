@@ -98,7 +98,7 @@ TEST(ModelConfig, EachFamilyHasItsOwnTraits) {
   EXPECT_EQ(qwen3.head_dim, 32);
   const ModelConfig llama = read_model_config(kModels / "llama-tiny");
   EXPECT_TRUE(!llama.qkv_bias && !llama.mlp_bias);
-  EXPECT_EQ(llama.rope.rope_type, "llama3");
+  EXPECT_EQ(llama.rope.rope_type, RopeType::llama3);
   EXPECT_EQ(llama.rope.original_max_position_embeddings, 64);
   EXPECT_THAT(read_model_config(kModels / "mistral-tiny").windows, ElementsAre(8, 8));
   const ExpertConfig qwen2_moe = read_model_config(kModels / "qwen2-moe-tiny").experts;
@@ -287,10 +287,10 @@ TEST(ModelConfig, GemmasHaveCapsAndWindowsAndTheThirdTwoRopes) {
                                        "gemma3_text"));
   for (const ModelConfig& gemma3 : {old, now}) {
     EXPECT_THAT(gemma3.windows, ElementsAre(512, 512, 0));
-    EXPECT_EQ(gemma3.rope.rope_type, "linear");
+    EXPECT_EQ(gemma3.rope.rope_type, RopeType::linear);
     EXPECT_EQ(gemma3.rope.factor, 8);
     EXPECT_EQ(gemma3.rope.rope_theta, 5e5);
-    EXPECT_EQ(gemma3.window_rope.value().rope_type, "default");
+    EXPECT_EQ(gemma3.window_rope.value().rope_type, RopeType::plain);
     EXPECT_EQ(gemma3.window_rope.value().rope_theta, 70);
     EXPECT_EQ(gemma3.attn_logit_softcapping, 0);
     EXPECT_EQ(gemma3.final_logit_softcapping, 0);
@@ -306,10 +306,10 @@ TEST(ModelConfig, GptOssHasSinksAndBiasesAndYarnIfNothingIsSaid) {
   EXPECT_EQ(plain.experts.intermediate_size, 96);
   EXPECT_EQ(plain.activation, (GatedActivation{.kind = GatedActivation::Kind::clamped}));
   EXPECT_THAT(plain.windows, ElementsAre(128, 0, 128));
-  EXPECT_EQ(plain.rope.rope_type, "yarn");
+  EXPECT_EQ(plain.rope.rope_type, RopeType::yarn);
   EXPECT_EQ(plain.rope.factor, 32);
   EXPECT_EQ(plain.rope.rope_theta, 150000);
-  EXPECT_EQ(parse(config(R"("rope_parameters": {"rope_type": "default"})", "gpt_oss")).rope.rope_type, "default");
+  EXPECT_EQ(parse(config(R"("rope_parameters": {"rope_type": "default"})", "gpt_oss")).rope.rope_type, RopeType::plain);
 }
 
 TEST(ModelConfig, BiasesOfLlamaAreSwitchedByTheirKeys) {
@@ -346,12 +346,12 @@ TEST(ModelConfig, WindowsOfQwensWithExpertsFollowTheirOwnRules) {
 
 TEST(ModelConfig, RopeScalingIsReadInBothPlaces) {
   const ModelConfig old = parse(config(R"("rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2})"));
-  EXPECT_EQ(old.rope.rope_type, "linear");
+  EXPECT_EQ(old.rope.rope_type, RopeType::linear);
   EXPECT_EQ(old.rope.rope_theta, 5e5);
   EXPECT_EQ(old.rope.factor, 2);
   const ModelConfig yarn = parse(config(
       R"("max_position_embeddings": 128, "rope_parameters": {"rope_type": "yarn", "factor": 4, "rope_theta": 7})"));
-  EXPECT_EQ(yarn.rope.rope_type, "yarn");
+  EXPECT_EQ(yarn.rope.rope_type, RopeType::yarn);
   EXPECT_EQ(yarn.rope.rope_theta, 7);
   EXPECT_EQ(yarn.rope.original_max_position_embeddings, 128);
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/checkpoint/hf_dtype.h"
 #include "core/models/adapters/layer_adapter.h"
 #include "core/models/layers/router_record.h"
 #include "core/models/model_parts.h"
@@ -23,16 +24,10 @@ using at::Tensor;
 namespace {
 
 c10::ScalarType type_of(const ModelConfig& config, const ModelArgs& args) {
-  if (args.dtype) return *args.dtype;
-  if (config.dtype == "bfloat16") return at::kBFloat16;
-  if (config.dtype == "float16") return at::kHalf;
-  return config.dtype == "float64" ? at::kDouble : at::kFloat;
+  return args.dtype ? *args.dtype : find_config_dtype(config.dtype).value_or(at::kFloat);
 }
 
 void check_args(const ModelArgs& args) {
-  if (args.options.cp_comm_type != "p2p" && args.options.cp_comm_type != "all_gather") {
-    throw ConfigError(fmt::format("cp_comm_type is '{}'; must be p2p or all_gather", args.options.cp_comm_type));
-  }
   for (const double p : {args.options.attention_dropout, args.options.hidden_dropout}) {
     if (p < 1) continue;
     throw ConfigError(fmt::format("a dropout probability is {:g}; must be >= 0 and < 1", p));
@@ -72,9 +67,6 @@ void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerCon
     throw ConfigError(
         "moe_pad_expert_input_to_capacity is true, but experts have no capacity; set moe_expert_capacity_factor, "
         "or remove it");
-  }
-  if (moe.token_drop_policy != "probs" && moe.token_drop_policy != "position") {
-    throw ConfigError(fmt::format("moe_token_drop_policy is '{}'; must be probs or position", moe.token_drop_policy));
   }
 }
 
@@ -157,7 +149,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   check_args(args);
   if (args.options.fp8.is_on()) {
     throw ConfigError(
-        fmt::format("fp8 {} is not supported for a custom model; set fp8 to none", args.options.fp8.format));
+        fmt::format("fp8 {} is not supported for a custom model; set fp8 to none", name_of(args.options.fp8.format)));
   }
   make_parameters(plans);
 }
@@ -177,7 +169,7 @@ void ModelChunk::make_parameters(const std::vector<ParameterPlan>& plans) {
                     .recompute = args_.options.recompute,
                     .moe = args_.options.moe,
                     .sequence_parallel = args_.options.sequence_parallel,
-                    .gathers_keys = args_.options.cp_comm_type == "all_gather",
+                    .gathers_keys = args_.options.cp_comm_type == CpCommType::all_gather,
                     .tp = &context_.group(GroupKind::tp),
                     .cp = &context_.group(GroupKind::cp),
                     .tp_cp = &context_.group(GroupKind::tp_cp),

@@ -157,7 +157,7 @@ PassOutput ModelChunk::token_losses(const Tensor& x_pbh, const MicroBatch& batch
 // of a step. So the loss of a token at depth k is multiplied by n_0 / n_k, which is Megatron's rule for both.
 void ModelChunk::add_mtp_losses(Tensor hidden_pbh, MicroBatch batch, const SharedInputs& inputs,
                                 PassOutput* output) const {
-  const bool again = args_.options.recompute.granularity == "full";
+  const bool again = args_.options.recompute.granularity == RecomputeGranularity::full;
   const double factor = args_.options.mtp.loss_scaling_factor / static_cast<double>(config_.mtp_layers);
   const auto counted = [&] { return batch.labels.ne(kIgnoredLabel).sum().to(context_.torch_device()).to(at::kDouble); };
   const Tensor first = counted();

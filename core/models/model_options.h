@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 
+#include "core/base/enum_names.h"
 #include "core/models/moe_args.h"
 #include "core/models/mtp_args.h"
 #include "core/models/precision/fp8_args.h"
@@ -11,12 +12,16 @@
 
 namespace concord {
 
+// How keys meet queries under context parallelism: in a ring, or all gathered. Layers with a sliding window or dropout
+// of attention gather.
+enum class CpCommType { p2p, all_gather };
+template <>
+inline constexpr std::string_view kEnumNames<CpCommType>[] = {"p2p", "all_gather"};
+
 // Named as in Megatron and ROLL.
 struct ModelOptions {
   bool sequence_parallel = false;  // has no effect if tensor_model_parallel_size is 1
-  // How keys meet queries under context parallelism: "p2p" (ring) or "all_gather". Layers with a sliding window or
-  // dropout of attention gather.
-  std::string cp_comm_type = "p2p";
+  CpCommType cp_comm_type = CpCommType::p2p;
   RecomputeArgs recompute = {};
   MoeArgs moe = {};
   MtpArgs mtp = {};

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -11,15 +10,30 @@
 #include <vector>
 
 #include "core/base/config_error.h"
+#include "core/base/enum_names.h"
 #include "core/base/quoted.h"
 #include "core/optim/lr_schedule.h"
 
 namespace concord {
-namespace {
 
-constexpr std::array<std::string_view, 9> kTypes = {
+enum class LrType {
+  constant,
+  constant_with_warmup,
+  linear,
+  cosine,
+  cosine_with_min_lr,
+  inverse_sqrt,
+  inverse_square_root,
+  wsd,
+  warmup_stable_decay
+};
+template <>
+inline constexpr std::string_view kEnumNames<LrType>[] = {
     "constant", "constant_with_warmup", "linear", "cosine", "cosine_with_min_lr", "inverse_sqrt", "inverse_square_root",
     "wsd",      "warmup_stable_decay"};
+
+namespace {
+
 constexpr double kTimescaleWithoutWarmup = 10'000;  // of HF's inverse_sqrt
 constexpr int64_t kMaxLength = int64_t{1} << 53;    // lengths are exact as doubles
 
@@ -32,15 +46,15 @@ std::string canonical(std::string_view name) {
   return text;
 }
 
-bool is_type(std::string_view type) { return std::find(kTypes.begin(), kTypes.end(), type) != kTypes.end(); }
+std::optional<LrType> find_type(std::string_view name) { return find_enum<LrType>(canonical(name)); }
 
 std::string unknown_type(const std::string& name) {
-  return fmt::format("lr_scheduler_type is {}; must be one of {}", quoted(name), fmt::join(kTypes, ", "));
+  return fmt::format("lr_scheduler_type is {}; must be one of {}", quoted(name), comma_separated(kEnumNames<LrType>));
 }
 
 class Resolver {
  public:
-  explicit Resolver(const LrArguments& arguments) : given_(arguments), type_(canonical(arguments.lr_scheduler_type)) {}
+  explicit Resolver(const LrArguments& arguments) : given_(arguments), type_(find_type(arguments.lr_scheduler_type)) {}
 
   LrSettings resolve() {
     check_numbers();
@@ -49,7 +63,7 @@ class Resolver {
     resolve_weight_decay();
     for (const auto& [name, value] : given_.lr_scheduler_kwargs) {
       if (problems_.empty() && !used_.contains(name))
-        refuse(fmt::format("lr_scheduler_kwargs: {} has no option {}{}", type_, quoted(name), taken()));
+        refuse(fmt::format("lr_scheduler_kwargs: {} has no option {}{}", name_of(*type_), quoted(name), taken()));
     }
     if (!problems_.empty()) throw ConfigError(fmt::format("{}", fmt::join(problems_, "\n")));
     return settings_;
@@ -113,7 +127,7 @@ class Resolver {
   void resolve_lengths() {
     // Megatron's inverse square root without warmup starts from one sample, so counting in steps gives another curve.
     const bool samples = given_.warmup_samples > 0 || given_.lr_decay_samples > 0 || given_.lr_wsd_decay_samples > 0 ||
-                         given_.train_samples > 0 || type_ == "inverse_square_root";
+                         given_.train_samples > 0 || type_ == LrType::inverse_square_root;
     settings_.lr = given_.learning_rate;
     settings_.min_lr = given_.min_lr;
     settings_.init_lr = given_.lr_warmup_init;
@@ -141,21 +155,21 @@ class Resolver {
   }
 
   void resolve_curve() {
-    if (!is_type(type_)) return refuse(unknown_type(given_.lr_scheduler_type));
-    if (type_ == "constant") return resolve_constant();
-    if (type_ == "constant_with_warmup") return;
-    if (type_ == "inverse_sqrt") return resolve_inverse_sqrt();
+    if (!type_) return refuse(unknown_type(given_.lr_scheduler_type));
+    if (type_ == LrType::constant) return resolve_constant();
+    if (type_ == LrType::constant_with_warmup) return;
+    if (type_ == LrType::inverse_sqrt) return resolve_inverse_sqrt();
     if (settings_.decay_end == 0)
-      return refuse(fmt::format("lr_scheduler_type {} needs an end: set max_steps or lr_decay_steps", type_));
-    if (type_ == "wsd") return resolve_wsd();
-    if (type_ == "warmup_stable_decay") return resolve_warmup_stable_decay();
-    settings_.curve = type_ == "linear" ? LrCurve::linear : LrCurve::cosine;
-    if (type_ == "inverse_square_root") {
+      return refuse(fmt::format("lr_scheduler_type {} needs an end: set max_steps or lr_decay_steps", name_of(*type_)));
+    if (type_ == LrType::wsd) return resolve_wsd();
+    if (type_ == LrType::warmup_stable_decay) return resolve_warmup_stable_decay();
+    settings_.curve = type_ == LrType::linear ? LrCurve::linear : LrCurve::cosine;
+    if (type_ == LrType::inverse_square_root) {
       settings_.curve = LrCurve::inverse_sqrt;
       settings_.timescale = std::max(static_cast<double>(settings_.warmup), 1.0);
     }
     if (settings_.curve == LrCurve::cosine) settings_.cycles = number("num_cycles").value_or(0.5);
-    if (type_ == "cosine_with_min_lr") resolve_min_lr();
+    if (type_ == LrType::cosine_with_min_lr) resolve_min_lr();
   }
 
   void resolve_constant() {
@@ -198,16 +212,7 @@ class Resolver {
   void resolve_wsd() {
     const int64_t decay = length("lr_wsd_decay", given_.lr_wsd_decay_steps, given_.lr_wsd_decay_samples);
     if (decay == 0) return refuse("lr_scheduler_type wsd requires lr_wsd_decay_steps or lr_wsd_decay_samples");
-    const std::string style = canonical(given_.lr_wsd_decay_style);
-    const std::pair<std::string_view, LrCurve> styles[] = {{"linear", LrCurve::linear},
-                                                           {"cosine", LrCurve::cosine},
-                                                           {"exponential", LrCurve::exponential},
-                                                           {"minus_sqrt", LrCurve::minus_sqrt}};
-    for (const auto& [name, curve] : styles) {
-      if (style == name) return set_last_part(curve, settings_.decay_end - decay, settings_.decay_end);
-    }
-    refuse(fmt::format("lr_wsd_decay_style is {}; must be one of linear, cosine, exponential, minus_sqrt",
-                       quoted(given_.lr_wsd_decay_style)));
+    set_last_part(given_.lr_wsd_decay_style, settings_.decay_end - decay, settings_.decay_end);
   }
 
   void resolve_warmup_stable_decay() {
@@ -246,18 +251,16 @@ class Resolver {
     settings_.end_weight_decay = given_.end_weight_decay < 0 ? given_.weight_decay : given_.end_weight_decay;
     check_not_negative("start_weight_decay", settings_.start_weight_decay);
     check_not_negative("end_weight_decay", settings_.end_weight_decay);
-    const std::string style = canonical(given_.weight_decay_incr_style);
-    if (style == "constant") {
+    const LrCurve style = given_.weight_decay_incr_style;
+    if (style == LrCurve::constant) {
       if (settings_.start_weight_decay != settings_.end_weight_decay)
         refuse(fmt::format("weight_decay_incr_style constant cannot change from {} to {}; use linear or cosine",
                            settings_.start_weight_decay, settings_.end_weight_decay));
       return;
     }
-    if (style != "linear" && style != "cosine")
-      return refuse(fmt::format("weight_decay_incr_style is {}; must be one of constant, linear, cosine",
-                                quoted(given_.weight_decay_incr_style)));
-    if (given_.max_steps == 0) return refuse(fmt::format("weight_decay_incr_style {} requires max_steps", style));
-    settings_.weight_decay_curve = style == "linear" ? LrCurve::linear : LrCurve::cosine;
+    if (given_.max_steps == 0)
+      return refuse(fmt::format("weight_decay_incr_style {} requires max_steps", name_of(style)));
+    settings_.weight_decay_curve = style;
     settings_.weight_decay_length = run_length();
   }
 
@@ -286,7 +289,7 @@ class Resolver {
   std::optional<int64_t> whole_number(const std::string& name) { return parsed<int64_t>(name, "an integer"); }
 
   const LrArguments& given_;
-  std::string type_;
+  std::optional<LrType> type_;  // nullopt: unknown
   LrSettings settings_;
   std::vector<std::string> asked_;  // names of the kwargs of this type, in order
   std::set<std::string> used_;
@@ -296,7 +299,7 @@ class Resolver {
 }  // namespace
 
 void check_lr_scheduler_type(const std::string& name) {
-  if (!is_type(canonical(name))) throw ConfigError(unknown_type(name));
+  if (!find_type(name)) throw ConfigError(unknown_type(name));
 }
 
 LrSettings resolve_lr(const LrArguments& arguments) { return Resolver(arguments).resolve(); }

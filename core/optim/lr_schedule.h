@@ -27,7 +27,15 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/enum_names.h"
+
 namespace concord {
+
+// The form of a curve, of the learning rate after the warm-up or of the weight decay.
+enum class LrCurve { constant, linear, cosine, exponential, minus_sqrt, inverse_sqrt };
+template <>
+inline constexpr std::string_view kEnumNames<LrCurve>[] = {"constant",    "linear",     "cosine",
+                                                           "exponential", "minus_sqrt", "inverse_sqrt"};
 
 // Arguments of the schedule, named as in TrainingArguments. Zero means "not given" for lengths.
 struct LrArguments {
@@ -43,12 +51,12 @@ struct LrArguments {
   int64_t lr_decay_samples = 0;
   int64_t lr_wsd_decay_steps = 0;
   int64_t lr_wsd_decay_samples = 0;
-  std::string lr_wsd_decay_style = "exponential";  // linear, cosine, exponential, minus_sqrt
+  LrCurve lr_wsd_decay_style = LrCurve::exponential;  // or linear, cosine, minus_sqrt
   double weight_decay = 0;
   // From start to end over max_steps; a negative number is "not given": weight_decay.
   double start_weight_decay = -1;
   double end_weight_decay = -1;
-  std::string weight_decay_incr_style = "constant";  // constant, linear, cosine
+  LrCurve weight_decay_incr_style = LrCurve::constant;  // or linear, cosine
   int64_t max_steps = 0;
   // The length of the run in samples, which are then counted (as Megatron does); not given: max_steps.
   int64_t train_samples = 0;
@@ -58,9 +66,6 @@ struct LrArguments {
   int64_t lr_step_offset = 0;
   bool operator==(const LrArguments&) const = default;
 };
-
-// Which curve follows the warm-up.
-enum class LrCurve { constant, linear, cosine, exponential, minus_sqrt, inverse_sqrt };
 
 // The curve in numbers. Lengths are in units of the counter.
 struct LrSettings {

@@ -47,12 +47,11 @@ at::Tensor orthogonalised(const at::Tensor& x, int64_t steps) {
   return is_tall ? y.t() : y;
 }
 
-double muon_scale(const std::string& mode, int64_t rows, int64_t columns) {
+double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns) {
   const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
-  if (mode == "shape_scaling") return std::sqrt(std::max(1.0, r / c));
-  if (mode == "spectral") return std::sqrt(std::max(r, c));
-  if (mode == "unit_rms_norm") return std::sqrt(r / c);
-  throw ConfigError(fmt::format("muon_scale_mode is \"{}\"; must be shape_scaling, spectral or unit_rms_norm", mode));
+  if (mode == MuonScaleMode::shape_scaling) return std::sqrt(std::max(1.0, r / c));
+  if (mode == MuonScaleMode::spectral) return std::sqrt(std::max(r, c));
+  return std::sqrt(r / c);
 }
 
 bool Muon::takes(const Parameter& parameter) {
@@ -65,7 +64,6 @@ bool Muon::takes(const Parameter& parameter) {
 
 Muon::Muon(const DistributedDataParallel& ddp, const OptimizerOptions& options, std::span<Segment* const> segments)
     : job_(ddp.job()), options_(options) {
-  muon_scale(options.muon_scale_mode, 1, 1);
   if (!(options.muon_momentum >= 0 && options.muon_momentum < 1) || options.muon_num_ns_steps < 1) {
     throw ConfigError(fmt::format("muon_momentum is {:g} and muon_num_ns_steps {}; must be from 0 to below 1, and >= 1",
                                   options.muon_momentum, options.muon_num_ns_steps));

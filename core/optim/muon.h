@@ -28,8 +28,8 @@ namespace concord {
 
 // Returns |x| [rows, columns] after |steps| Newton-Schulz iterations.
 at::Tensor orthogonalised(const at::Tensor& x, int64_t steps);
-// Returns the factor of an update of this shape. Throws ConfigError for an unknown mode.
-double muon_scale(const std::string& mode, int64_t rows, int64_t columns);
+// Returns the factor of an update of this shape.
+double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns);
 
 class Muon {
  public:

@@ -101,7 +101,7 @@ class Optimizer {
   // Segments and their tensors.
   void create_segments(const Multipliers& multipliers);
   void allocate(Segment& segment) const;
-  bool is_muon() const { return options_.optimizer == "muon"; }
+  bool is_muon() const { return options_.optimizer == OptimizerType::muon; }
   bool uses_muon(const Parameter& parameter) const;
   std::vector<std::string> moments_of(const Parameter& parameter) const;
   bool has_main_weights() const;  // on any rank

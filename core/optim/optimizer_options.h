@@ -2,13 +2,23 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
+
+#include "core/base/enum_names.h"
 
 namespace concord {
 
+enum class OptimizerType { adam, lion, muon, sgd };  // adam is AdamW
+template <>
+inline constexpr std::string_view kEnumNames<OptimizerType>[] = {"adam", "lion", "muon", "sgd"};
+
+enum class MuonScaleMode { shape_scaling, spectral, unit_rms_norm };
+template <>
+inline constexpr std::string_view kEnumNames<MuonScaleMode>[] = {"shape_scaling", "spectral", "unit_rms_norm"};
+
 // Named as in HF's, Megatron's and ROLL's arguments.
 struct OptimizerOptions {
-  std::string optimizer = "adam";  // "adam" (AdamW), "lion", "muon" (core/optim/muon.h) or "sgd"
+  OptimizerType optimizer = OptimizerType::adam;
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
@@ -16,7 +26,7 @@ struct OptimizerOptions {
   double muon_momentum = 0.95;
   bool muon_use_nesterov = true;
   int64_t muon_num_ns_steps = 5;
-  std::string muon_scale_mode = "shape_scaling";  // or spectral, unit_rms_norm
+  MuonScaleMode muon_scale_mode = MuonScaleMode::shape_scaling;
   double muon_extra_scale_factor = 1;
   double ema_decay = 0;        // decay of an EMA of the weights; 0: none
   int64_t ema_start_step = 0;  // number of updates during which the EMA equals the weights

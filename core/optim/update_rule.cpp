@@ -229,13 +229,10 @@ std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
   check_between("adam_beta2", options.adam_beta2, 0, 1);
   check_between("adam_epsilon", options.adam_epsilon, 0, 1);
   check_between("sgd_momentum", options.sgd_momentum, 0, 1);
-  if (options.optimizer == "adam" || options.optimizer == "adamw" || options.optimizer == "muon") {
-    return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
-  }
-  if (options.optimizer == "sgd") return std::make_unique<SgdRule>(options.sgd_momentum);
-  if (options.optimizer == "lion") return std::make_unique<LionRule>(options.adam_beta1, options.adam_beta2);
-  throw ConfigError(
-      fmt::format("unknown optimizer \"{}\"; must be \"adam\", \"lion\", \"muon\" or \"sgd\"", options.optimizer));
+  if (options.optimizer == OptimizerType::sgd) return std::make_unique<SgdRule>(options.sgd_momentum);
+  if (options.optimizer == OptimizerType::lion)
+    return std::make_unique<LionRule>(options.adam_beta1, options.adam_beta2);
+  return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
 }
 
 }  // namespace concord

@@ -46,8 +46,8 @@ class UpdateRule {
   virtual bool takes_factor() const { return false; }
 };
 
-// Returns the rule of |options|; for "muon" AdamW, which updates all parameters that are not matrices. Throws
-// ConfigError for an unknown name and for invalid numbers.
+// Returns the rule of |options|; for muon AdamW, which updates all parameters that are not matrices. Throws ConfigError
+// for invalid numbers.
 std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options);
 
 }  // namespace concord

@@ -78,19 +78,23 @@ struct Setting {
 };
 
 const Setting kNone{"none", {}};
-const Setting kFull{"full, uniform, units of 1", {.granularity = "full", .num_layers = 1}};
+const Setting kFull{"full, uniform, units of 1", {.granularity = RecomputeGranularity::full, .num_layers = 1}};
 const Setting kSettings[] = {
     kNone,
-    {"selective: core_attn", {.granularity = "selective", .modules = {"core_attn"}}},
-    {"selective: layernorm", {.granularity = "selective", .modules = {"layernorm"}}},
-    {"selective: layernorm, mlp_act", {.granularity = "selective", .modules = {"layernorm", "mlp_act"}}},
-    {"selective: mlp", {.granularity = "selective", .modules = {"mlp"}}},
+    {"selective: core_attn", {.granularity = RecomputeGranularity::selective, .modules = {RecomputeModule::core_attn}}},
+    {"selective: layernorm", {.granularity = RecomputeGranularity::selective, .modules = {RecomputeModule::layernorm}}},
+    {"selective: layernorm, mlp_act",
+     {.granularity = RecomputeGranularity::selective,
+      .modules = {RecomputeModule::layernorm, RecomputeModule::mlp_act}}},
+    {"selective: mlp", {.granularity = RecomputeGranularity::selective, .modules = {RecomputeModule::mlp}}},
     {"selective: core_attn, layernorm, mlp",
-     {.granularity = "selective", .modules = {"core_attn", "layernorm", "mlp"}}},
-    {"full, block, 4 of 8 layers", {.granularity = "full", .method = "block", .num_layers = 4}},
+     {.granularity = RecomputeGranularity::selective,
+      .modules = {RecomputeModule::core_attn, RecomputeModule::layernorm, RecomputeModule::mlp}}},
+    {"full, block, 4 of 8 layers",
+     {.granularity = RecomputeGranularity::full, .method = RecomputeMethod::block, .num_layers = 4}},
     kFull,
-    {"full, uniform, units of 2", {.granularity = "full", .num_layers = 2}},
-    {"full, uniform, units of 4", {.granularity = "full", .num_layers = 4}},
+    {"full, uniform, units of 2", {.granularity = RecomputeGranularity::full, .num_layers = 2}},
+    {"full, uniform, units of 4", {.granularity = RecomputeGranularity::full, .num_layers = 4}},
 };
 
 constexpr double kAngles = kSequence * 16 * 4 + 64;  // bytes: cosines and sines of half a head, in fp32
@@ -142,7 +146,8 @@ TEST_F(ActivationMemory, IsCutByTensorAndSequenceParallelismAsMegatronsIs) {
   EXPECT_EQ(activation_bytes(sizes, {}, 1).kept, inputs + (whole - inputs) / 2);
   sizes.sequence_parallel = true;
   EXPECT_EQ(activation_bytes(sizes, {}, 1).kept, whole / 2);
-  EXPECT_EQ(activation_bytes(sizes, {.granularity = "full"}, 4).kept, 4 * sizes.tokens * sizes.hidden * 2 / 2);
+  EXPECT_EQ(activation_bytes(sizes, {.granularity = RecomputeGranularity::full}, 4).kept,
+            4 * sizes.tokens * sizes.hidden * 2 / 2);
 }
 
 }  // namespace

@@ -58,12 +58,11 @@ struct LayerRun {
 
 // Returns the runs of a chunk. uniform: units of num_layers layers, the last one shorter, each saves only its input.
 // block: the first num_layers layers are one unit each; the others save everything. Selective or none: one run that
-// saves what its modules save. Throws ConfigError, with what is allowed, for invalid names and numbers.
+// saves what its modules save. Throws ConfigError, with what is allowed, for an invalid number.
 std::vector<LayerRun> recompute_plan(const RecomputeArgs& args, int64_t layers);
 
-// Returns whether |module| is recomputed separately: under "selective", if args.modules contains it, or is empty and
+// Returns whether |module| is recomputed separately: under selective, if args.modules contains it, or is empty and
 // |module| is core_attn, Megatron's default.
-bool recomputes_module(const RecomputeArgs& args, const std::string& module);
-const std::vector<std::string>& known_recompute_modules();
+bool recomputes_module(const RecomputeArgs& args, RecomputeModule module);
 
 }  // namespace concord

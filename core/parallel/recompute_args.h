@@ -2,17 +2,32 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <vector>
+
+#include "core/base/enum_names.h"
 
 namespace concord {
 
+enum class RecomputeGranularity { none, full, selective };
+template <>
+inline constexpr std::string_view kEnumNames<RecomputeGranularity>[] = {"", "full", "selective"};
+
+enum class RecomputeMethod { uniform, block };
+template <>
+inline constexpr std::string_view kEnumNames<RecomputeMethod>[] = {"uniform", "block"};
+
+enum class RecomputeModule { core_attn, mlp, layernorm, mlp_act, moe_act };
+template <>
+inline constexpr std::string_view kEnumNames<RecomputeModule>[] = {"core_attn", "mlp", "layernorm", "mlp_act",
+                                                                   "moe_act"};
+
 // Named as in Megatron and ROLL, with the same meaning.
 struct RecomputeArgs {
-  std::string granularity = "";    // recompute_granularity: empty, "full" or "selective"
-  std::string method = "uniform";  // recompute_method, for "full": "uniform" or "block"
-  int64_t num_layers = 1;          // recompute_num_layers: layers per unit (uniform), or recomputed layers (block)
-  std::vector<std::string> modules = {};  // recompute_modules, for "selective"; empty: core_attn
+  RecomputeGranularity granularity = RecomputeGranularity::none;
+  RecomputeMethod method = RecomputeMethod::uniform;  // for full
+  int64_t num_layers = 1;  // recompute_num_layers: layers per unit (uniform), or recomputed layers (block)
+  std::vector<RecomputeModule> modules = {};  // for selective; empty: core_attn
   bool operator==(const RecomputeArgs&) const = default;
 };
 

@@ -124,9 +124,12 @@ TEST(Recompute, GradientsAndRandomStatesAreBitForBitThoseWithoutIt) {
   EXPECT_GT(plain.input.abs().max().item<float>(), 0.0F);
   for (const int64_t unit : {1, 2, 4, 6}) {
     SCOPED_TRACE(unit);
-    expect_same_bits(gradients_with(recompute_plan({.granularity = "full", .num_layers = unit}, kStackLayers)), plain);
+    expect_same_bits(
+        gradients_with(recompute_plan({.granularity = RecomputeGranularity::full, .num_layers = unit}, kStackLayers)),
+        plain);
   }
-  const RecomputeArgs block{.granularity = "full", .method = "block", .num_layers = 3};
+  const RecomputeArgs block{
+      .granularity = RecomputeGranularity::full, .method = RecomputeMethod::block, .num_layers = 3};
   expect_same_bits(gradients_with(recompute_plan(block, kStackLayers)), plain);
 }
 
@@ -204,7 +207,8 @@ TEST(Recompute, NestsWithTheSameBits) {
   Network network;
   const at::Tensor x = numbers({kRows, kWidth}, 99).requires_grad_(true);
   const auto outer = [&](const std::vector<at::Tensor>& in) {
-    return std::vector<at::Tensor>{network.run(in[0], recompute_plan({.granularity = "full"}, kStackLayers))};
+    return std::vector<at::Tensor>{
+        network.run(in[0], recompute_plan({.granularity = RecomputeGranularity::full}, kStackLayers))};
   };
   recompute(outer, {x}, network.rng)[0].square().sum().backward();
   EXPECT_TRUE(x.grad().equal(plain.input));
@@ -247,34 +251,41 @@ int64_t kept_for_backward(const std::vector<LayerRun>& plan) {
 TEST(Recompute, MemoryBetweenForwardAndBackwardFollowsTheFormula) {
   constexpr int64_t kActivation = kRows * kWidth * 4;
   EXPECT_EQ(kept_for_backward({{0, kStackLayers, false}}), 3 * kStackLayers * kActivation);
-  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 1}, kStackLayers)),
-            kStackLayers * kActivation);
-  EXPECT_EQ(kept_for_backward(recompute_plan({.granularity = "full", .num_layers = 2}, kStackLayers)),
-            kStackLayers / 2 * kActivation);
   EXPECT_EQ(
-      kept_for_backward(recompute_plan({.granularity = "full", .method = "block", .num_layers = 2}, kStackLayers)),
-      (2 + 3 * (kStackLayers - 2)) * kActivation);
+      kept_for_backward(recompute_plan({.granularity = RecomputeGranularity::full, .num_layers = 1}, kStackLayers)),
+      kStackLayers * kActivation);
+  EXPECT_EQ(
+      kept_for_backward(recompute_plan({.granularity = RecomputeGranularity::full, .num_layers = 2}, kStackLayers)),
+      kStackLayers / 2 * kActivation);
+  EXPECT_EQ(kept_for_backward(recompute_plan(
+                {.granularity = RecomputeGranularity::full, .method = RecomputeMethod::block, .num_layers = 2},
+                kStackLayers)),
+            (2 + 3 * (kStackLayers - 2)) * kActivation);
 }
 
 TEST(RecomputePlan, SelectiveWithoutModulesRecomputesTheAttentionAsInMegatron) {
-  const RecomputeArgs nothing_named{.granularity = "selective"};
-  EXPECT_TRUE(recomputes_module(nothing_named, "core_attn"));
-  EXPECT_FALSE(recomputes_module(nothing_named, "mlp"));
-  EXPECT_FALSE(recomputes_module({.granularity = "selective", .modules = {"mlp"}}, "core_attn"));
-  EXPECT_FALSE(recomputes_module({}, "core_attn"));
+  const RecomputeArgs nothing_named{.granularity = RecomputeGranularity::selective};
+  EXPECT_TRUE(recomputes_module(nothing_named, RecomputeModule::core_attn));
+  EXPECT_FALSE(recomputes_module(nothing_named, RecomputeModule::mlp));
+  EXPECT_FALSE(recomputes_module({.granularity = RecomputeGranularity::selective, .modules = {RecomputeModule::mlp}},
+                                 RecomputeModule::core_attn));
+  EXPECT_FALSE(recomputes_module({}, RecomputeModule::core_attn));
 }
 
 TEST(RecomputePlan, IsMegatrons) {
   EXPECT_THAT(recompute_plan({}, 5), ElementsAre(LayerRun{0, 5, false}));
-  EXPECT_THAT(recompute_plan({.granularity = "selective", .modules = {"core_attn"}}, 5),
-              ElementsAre(LayerRun{0, 5, false}));
-  EXPECT_THAT(recompute_plan({.granularity = "full", .num_layers = 2}, 5),
+  EXPECT_THAT(
+      recompute_plan({.granularity = RecomputeGranularity::selective, .modules = {RecomputeModule::core_attn}}, 5),
+      ElementsAre(LayerRun{0, 5, false}));
+  EXPECT_THAT(recompute_plan({.granularity = RecomputeGranularity::full, .num_layers = 2}, 5),
               ElementsAre(LayerRun{0, 2, true}, LayerRun{2, 4, true}, LayerRun{4, 5, true}));
-  EXPECT_THAT(recompute_plan({.granularity = "full", .method = "block", .num_layers = 2}, 5),
-              ElementsAre(LayerRun{0, 1, true}, LayerRun{1, 2, true}, LayerRun{2, 5, false}));
-  EXPECT_THAT(recompute_plan({.granularity = "full", .method = "block", .num_layers = 9}, 1),
-              ElementsAre(LayerRun{0, 1, true}));
-  EXPECT_TRUE(recompute_plan({.granularity = "full"}, 0).empty());
+  EXPECT_THAT(
+      recompute_plan({.granularity = RecomputeGranularity::full, .method = RecomputeMethod::block, .num_layers = 2}, 5),
+      ElementsAre(LayerRun{0, 1, true}, LayerRun{1, 2, true}, LayerRun{2, 5, false}));
+  EXPECT_THAT(
+      recompute_plan({.granularity = RecomputeGranularity::full, .method = RecomputeMethod::block, .num_layers = 9}, 1),
+      ElementsAre(LayerRun{0, 1, true}));
+  EXPECT_TRUE(recompute_plan({.granularity = RecomputeGranularity::full}, 0).empty());
 }
 
 std::string refusal(const RecomputeArgs& args) {
@@ -286,11 +297,9 @@ std::string refusal(const RecomputeArgs& args) {
   return "accepted";
 }
 
-TEST(RecomputePlan, NamesAndNumbersThatCannotBeMeantAreRefused) {
-  EXPECT_THAT(refusal({.granularity = "ful"}), HasSubstr("'ful'; must be full, selective or empty"));
-  EXPECT_THAT(refusal({.granularity = "full", .method = "even"}), HasSubstr("'even'; must be uniform or block"));
-  EXPECT_THAT(refusal({.granularity = "full", .num_layers = 0}), HasSubstr("recompute_num_layers is 0"));
-  EXPECT_THAT(refusal({.granularity = "selective", .modules = {"moe"}}), HasSubstr("'moe'; must be one of core_attn"));
+TEST(RecomputePlan, ANumberOfLayersBelowOneIsRefused) {
+  EXPECT_THAT(refusal({.granularity = RecomputeGranularity::full, .num_layers = 0}),
+              HasSubstr("recompute_num_layers is 0"));
 }
 
 }  // namespace

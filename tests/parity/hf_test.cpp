@@ -52,7 +52,7 @@ Layout with_recompute(Layout base, RecomputeArgs recompute) {
 }
 
 Layout gathering(Layout base) {
-  base.args.options.cp_comm_type = "all_gather";
+  base.args.options.cp_comm_type = CpCommType::all_gather;
   return base;
 }
 
@@ -135,7 +135,8 @@ TEST(HfParity, OverlapOfTheSharedExpertWithTheExchangeOfTokens) {
   const std::filesystem::path model = golden("hf/qwen2-moe-tiny");
   const TensorMap expected = read_tensors((model / "expected.safetensors").string());
   const TemporaryFolder folder;
-  const auto recompute = RecomputeArgs{.granularity = "full", .method = "uniform", .num_layers = 1};
+  const auto recompute =
+      RecomputeArgs{.granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .num_layers = 1};
   for (Layout each :
        {layout("one process", 1, 1), with_experts(layout("tp 2, ep 2", 2, 1, true), 2, 1),
         with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2),
@@ -167,8 +168,9 @@ TEST(HfParity, PaddingToTheCapacityOfExperts) {
         with_experts(layout("dp 2, etp 2", 1, 1, false, 1, 1, 2), 1, 2),
         with_experts(layout("tp 2, dp 2, ep 2, etp 2", 2, 1, false, 1, 1, 2), 2, 2),
         with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2),
-        with_recompute(with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
-                       {.granularity = "full", .method = "uniform", .num_layers = 1})}) {
+        with_recompute(
+            with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
+            {.granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .num_layers = 1})}) {
     SCOPED_TRACE(each.name);
     each.args.dtype = at::kDouble;
     each.args.options.moe.expert_capacity_factor = 0.75;
@@ -193,8 +195,9 @@ TEST(HfParity, ExpertParallelismIsTheSameAsOneProcessInDouble) {
   std::vector<Layout> layouts = expert_layouts();
   layouts.push_back(with_experts(layout("pp 2, two chunks, tp 2, ep 2", 2, 1, true, 2, 2), 2, 1));
   layouts.back().args.stages = parse_layer_layout("E|t|t|L", 2, 2);
-  layouts.push_back(with_recompute(with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
-                                   {.granularity = "full", .method = "uniform", .num_layers = 1}));
+  layouts.push_back(
+      with_recompute(with_experts(layout("full, dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1),
+                     {.granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .num_layers = 1}));
   for (Layout& each : layouts) {
     SCOPED_TRACE(each.name);
     each.args.dtype = at::kDouble;
@@ -212,11 +215,16 @@ TEST(HfParity, BothEndsOfATiedModelOnOneRank) {
 }
 
 TEST(HfParity, Recomputation) {
-  const RecomputeArgs full{.granularity = "full", .method = "uniform", .num_layers = 1};
-  const RecomputeArgs pairs{.granularity = "full", .method = "uniform", .num_layers = 2};
-  const RecomputeArgs first{.granularity = "full", .method = "block", .num_layers = 1};
-  const RecomputeArgs parts{.granularity = "selective", .modules = {"core_attn", "layernorm", "mlp_act", "moe_act"}};
-  const RecomputeArgs mlp{.granularity = "selective", .modules = {"mlp"}};
+  const RecomputeArgs full{
+      .granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .num_layers = 1};
+  const RecomputeArgs pairs{
+      .granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .num_layers = 2};
+  const RecomputeArgs first{
+      .granularity = RecomputeGranularity::full, .method = RecomputeMethod::block, .num_layers = 1};
+  const RecomputeArgs parts{.granularity = RecomputeGranularity::selective,
+                            .modules = {RecomputeModule::core_attn, RecomputeModule::layernorm,
+                                        RecomputeModule::mlp_act, RecomputeModule::moe_act}};
+  const RecomputeArgs mlp{.granularity = RecomputeGranularity::selective, .modules = {RecomputeModule::mlp}};
   for (const std::string& model : models()) {
     expect_golden(model, {with_recompute(layout("full", 1, 1), full),
                           with_recompute(layout("selective, tp 2, cp 2, sequence parallel", 2, 2, true), parts)});
@@ -286,9 +294,10 @@ TEST(HfParity, LatentsAndExpertsWithABiasAreTheSameUnderEveryLayout) {
   TensorMap expected;
   std::vector<Layout> layouts{layout("one process", 1, 1)};
   for (const Layout& each : expert_layouts()) layouts.push_back(each);
-  layouts.push_back(
-      with_recompute(layout("selective, tp 2, cp 2", 2, 2),
-                     {.granularity = "selective", .modules = {"core_attn", "layernorm", "mlp_act", "moe_act"}}));
+  layouts.push_back(with_recompute(layout("selective, tp 2, cp 2", 2, 2),
+                                   {.granularity = RecomputeGranularity::selective,
+                                    .modules = {RecomputeModule::core_attn, RecomputeModule::layernorm,
+                                                RecomputeModule::mlp_act, RecomputeModule::moe_act}}));
   for (Layout& each : layouts) {
     SCOPED_TRACE(each.name);
     each.args.dtype = at::kDouble;
@@ -369,8 +378,8 @@ TEST(HfParity, WindowsCapsAndSinksAreTheSameUnderEveryLayoutAndSavedAsTheyWereRe
         layout("one process", 1, 1),    layout("tp 2", 2, 1),
         layout("cp 2", 1, 2),           layout("tp 2, cp 2, sequence parallel", 2, 2, true),
         layout("pp 2", 1, 1, false, 2), layout("tp 4, two key heads, sequence parallel", 4, 1, true)};
-    layouts.push_back(
-        with_recompute(layout("selective", 1, 1), {.granularity = "selective", .modules = {"core_attn"}}));
+    layouts.push_back(with_recompute(layout("selective", 1, 1), {.granularity = RecomputeGranularity::selective,
+                                                                 .modules = {RecomputeModule::core_attn}}));
     if (described.experts.layers() > 0) {
       for (const Layout& each : expert_layouts()) layouts.push_back(each);
     }
@@ -503,7 +512,8 @@ TEST(HfParity, AWrongNumberInTheConfigIsSeen) {
     expect_seen(model,
                 with_wrong_config("one expert per token", [](ModelConfig& c) { c.experts.num_experts_per_tok = 1; }));
   }
-  expect_seen("llama-tiny", with_wrong_config("no rope scaling", [](ModelConfig& c) { c.rope.rope_type = "default"; }));
+  expect_seen("llama-tiny",
+              with_wrong_config("no rope scaling", [](ModelConfig& c) { c.rope.rope_type = RopeType::plain; }));
 }
 
 // Treats gradients that are partial, from each rank's own tokens or heads, as if they were whole.

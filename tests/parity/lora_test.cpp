@@ -25,9 +25,10 @@ void probe_adapter(const Layout& layout, const Check& check) {
 TEST(LoraParity, AnAdapterComputesWhatPeftComputesUnderEveryLayout) {
   const TensorMap expected = read_tensors(golden("lora/expected.safetensors"));
   Layout recomputed = layout("recomputed", 1, 1);
-  recomputed.args.options.recompute.granularity = "full";
+  recomputed.args.options.recompute.granularity = RecomputeGranularity::full;
   Layout norms = layout("norms recomputed, tp 2, sequence parallel", 2, 1, true);
-  norms.args.options.recompute = {.granularity = "selective", .modules = {"layernorm", "mlp_act"}};
+  norms.args.options.recompute = {.granularity = RecomputeGranularity::selective,
+                                  .modules = {RecomputeModule::layernorm, RecomputeModule::mlp_act}};
   for (const Layout& each :
        {layout("one process", 1, 1), recomputed, norms, layout("tp 2", 2, 1),
         layout("tp 2, sequence parallel", 2, 1, true), layout("cp 2", 1, 2), layout("pp 2, vpp 2", 1, 1, false, 2, 2),

@@ -64,7 +64,7 @@ TEST(PackingParity, EachSequenceIsComputedAsIfItWereAlone) {
 
 TEST(PackingParity, ContextParallelismCutsEachSequence) {
   Layout gathered = layout("cp 2, gathered", 1, 2);
-  gathered.args.options.cp_comm_type = "all_gather";
+  gathered.args.options.cp_comm_type = CpCommType::all_gather;
   expect_packed(layout("cp 2", 1, 2), 4, false);
   expect_packed(layout("cp 2, positions given", 1, 2), 4, true);
   expect_packed(gathered, 4, false);
@@ -73,7 +73,7 @@ TEST(PackingParity, ContextParallelismCutsEachSequence) {
 
 TEST(PackingParity, RecomputationKeepsItsSequencesApart) {
   Layout full = layout("full, cp 2", 1, 2);
-  full.args.options.recompute = {.granularity = "full"};
+  full.args.options.recompute = {.granularity = RecomputeGranularity::full};
   expect_packed(full, 4, false);
 }
 

@@ -50,9 +50,10 @@ TensorMap with_aux_loss(const TensorMap& expected) {
 }
 
 TEST(RouterLoss, IsThatOfTransformersUnderEveryLayout) {
-  const MoeArgs pooled{.router_load_balancing_type = "pooled_aux_loss"};
-  const RecomputeArgs full{.granularity = "full", .method = "uniform", .num_layers = 1};
-  const RecomputeArgs mlp{.granularity = "selective", .modules = {"mlp"}};
+  const MoeArgs pooled{.router_load_balancing_type = Balancing::pooled};
+  const RecomputeArgs full{
+      .granularity = RecomputeGranularity::full, .method = RecomputeMethod::uniform, .num_layers = 1};
+  const RecomputeArgs mlp{.granularity = RecomputeGranularity::selective, .modules = {RecomputeModule::mlp}};
   for (const char* model : {"qwen3-moe-tiny", "qwen2-moe-tiny", "mixtral-tiny"}) {
     const TensorMap expected = with_aux_loss(expected_of(model));
     const double aux = (expected.at("loss_total") - expected.at("loss")).item<double>();
@@ -76,14 +77,14 @@ TEST(RouterLoss, IsThereIfTheConfigAsksForItAndNoArgumentForbidsIt) {
   asked.spoil_config = [](ModelConfig& c) { c.experts.output_router_logits = true; };
   expect_parity(probed("mixtral-tiny", asked, expected), expected);
   const TensorMap without =
-      probed("mixtral-tiny", with_losses(asked, {.router_load_balancing_type = "none"}), expected);
+      probed("mixtral-tiny", with_losses(asked, {.router_load_balancing_type = Balancing::none}), expected);
   EXPECT_GT(share_of_bounds(without, expected), 10);
   EXPECT_FALSE(without.contains("router_loss"));
 }
 
 // The definitions of core/models/layers/router_losses.h, computed from transformers' router logits [layers, B S, E].
 double loss_by_definition(const at::Tensor& logits, int64_t rows, const MoeArgs& moe, int64_t k) {
-  const int64_t experts = logits.size(2), parts = moe.router_load_balancing_type == "seq_aux_loss" ? rows : 1;
+  const int64_t experts = logits.size(2), parts = moe.router_load_balancing_type == Balancing::sequence_aux ? rows : 1;
   double loss = 0;
   for (const at::Tensor& layer : logits.to(at::kDouble).unbind(0)) {
     for (const at::Tensor& tokens : layer.chunk(parts, 0)) {
@@ -102,20 +103,20 @@ double loss_by_definition(const at::Tensor& logits, int64_t rows, const MoeArgs&
 // that counts over these ranks; for one micro-batch it equals aux_loss.
 TEST(RouterLoss, IsMegatronsAndHasTheSameGradientsUnderEveryLayout) {
   const TensorMap expected = expected_of("qwen3-moe-tiny");
-  for (const std::string type : {"aux_loss", "seq_aux_loss", "global_aux_loss"}) {
+  for (const Balancing type : {Balancing::aux, Balancing::sequence_aux, Balancing::global_aux}) {
     const MoeArgs moe{.router_load_balancing_type = type, .aux_loss_coeff = 0.5, .z_loss_coeff = 0.25};
     const double loss = loss_by_definition(expected.at("router_logits"), 2, moe, 2);
     std::vector<Layout> layouts{layout("tp 2", 2, 1), layout("pp 2", 1, 1, false, 2),
                                 layout("tp 2, cp 2, sequence parallel", 2, 2, true)};
     layouts.push_back(with_experts(layout("tp 2, cp 2, ep 2, etp 2, sequence parallel", 2, 2, true), 2, 2));
-    if (type != "aux_loss") {
+    if (type != Balancing::aux) {
       layouts.push_back(layout("dp 2", 1, 1, false, 1, 1, 2));
       layouts.push_back(with_experts(layout("dp 2, ep 2", 1, 1, false, 1, 1, 2), 2, 1));
     }
     const TensorMap one = probed("qwen3-moe-tiny", with_losses(layout("one process", 1, 1), moe), expected);
     EXPECT_NEAR(router_loss_of(one), loss, 5e-6);
     for (const Layout& each : layouts) {
-      SCOPED_TRACE(type + ", " + each.name);
+      SCOPED_TRACE(std::string(name_of(type)) + ", " + each.name);
       const TensorMap result = probed("qwen3-moe-tiny", with_losses(each, moe), expected);
       EXPECT_NEAR(router_loss_of(result), loss, 5e-6);
       for (const auto& [name, gradient] : result) {
@@ -130,8 +131,8 @@ TEST(RouterLoss, IsMegatronsAndHasTheSameGradientsUnderEveryLayout) {
 TEST(RouterLoss, HasGradientsThatAreItsSlopes) {
   constexpr double kStep = 1e-5;
   const TensorMap expected = expected_of("qwen2-moe-tiny");
-  for (const char* type : {"aux_loss", "seq_aux_loss", "global_aux_loss", "pooled_aux_loss"}) {
-    Layout each = with_losses(layout(type, 1, 1),
+  for (const Balancing type : {Balancing::aux, Balancing::sequence_aux, Balancing::global_aux, Balancing::pooled}) {
+    Layout each = with_losses(layout(name_of(type).data(), 1, 1),
                               {.router_load_balancing_type = type, .aux_loss_coeff = 0.5, .z_loss_coeff = 0.25});
     each.args.dtype = at::kDouble;
     const auto moved = [&](double step) {
@@ -149,14 +150,14 @@ TEST(RouterLoss, HasGradientsThatAreItsSlopes) {
     };
     const double slope = (total_at(kStep) - total_at(-kStep)) / (2 * kStep);
     const double gradient = moved(0).at("grad.model.layers.0.mlp.gate.weight")[2].sum().item<double>();
-    EXPECT_NEAR(gradient, slope, 1e-7 * (1 + std::abs(slope))) << type;
+    EXPECT_NEAR(gradient, slope, 1e-7 * (1 + std::abs(slope))) << name_of(type);
   }
 }
 
 TEST(RouterLoss, OfTransformersIsRefusedForSigmoids) {
   ExpertConfig sigmoids;
   sigmoids.sigmoid_scores = true;
-  EXPECT_THAT([&] { router_losses({.router_load_balancing_type = "pooled_aux_loss"}, sigmoids); },
+  EXPECT_THAT([&] { router_losses({.router_load_balancing_type = Balancing::pooled}, sigmoids); },
               ::testing::ThrowsMessage<ConfigError>(::testing::HasSubstr("to seq_aux_loss, aux_loss")));
 }
 

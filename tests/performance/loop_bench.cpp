@@ -49,7 +49,7 @@ std::string write_small_model(const std::string& folder, const std::string& of_f
 double step_seconds(TrainingArguments arguments, int64_t steps, const Providers& providers) {
   const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
   arguments.steps.max_steps = steps;
-  arguments.saving.strategy = "no";
+  arguments.saving.strategy = IntervalStrategy::no;
   std::vector<double> runs;
   for (int i = 0; i < kRepeats; ++i) {
     TrainingPlan plan = plan_training(arguments, 0, 1, providers.datasets);

@@ -282,9 +282,9 @@ at::Tensor trained(ParallelContext& job, const DataParallelOptions& ddp_options,
 
 TEST(Optimizers, ShardsOverlapAndOffloadDoNotChangeABit) {
   expect_job(2, {}, [](ParallelContext& job) {
-    for (const char* name : {"adam", "sgd"}) {
+    for (const OptimizerType rule : {OptimizerType::adam, OptimizerType::sgd}) {
       for (const auto type : {at::kFloat, at::kBFloat16, at::kHalf}) {
-        const at::Tensor plain = trained(job, {.overlap_grad_reduce = false}, {.optimizer = name}, type);
+        const at::Tensor plain = trained(job, {.overlap_grad_reduce = false}, {.optimizer = rule}, type);
         for (int how = 0; how < 8; ++how) {
           const bool shards = how & 1, overlap = how & 2, offload = how & 4;
           const at::Tensor other =
@@ -293,8 +293,8 @@ TEST(Optimizers, ShardsOverlapAndOffloadDoNotChangeABit) {
                        .overlap_grad_reduce = overlap,
                        .overlap_param_gather = shards && overlap,
                        .ddp_bucket_size = 100},
-                      {.optimizer = name, .optimizer_cpu_offload = offload, .optimizer_offload_fraction = 0.37}, type);
-          EXPECT_TRUE(plain.equal(other)) << name << type << how;
+                      {.optimizer = rule, .optimizer_cpu_offload = offload, .optimizer_offload_fraction = 0.37}, type);
+          EXPECT_TRUE(plain.equal(other)) << name_of(rule) << type << how;
         }
       }
     }

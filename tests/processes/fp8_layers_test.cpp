@@ -28,7 +28,7 @@ struct Remembered {
   Fp8Layers layers;
   std::vector<Fp8Layer*> each;
 
-  explicit Remembered(c10::Device device) : layers({.format = "hybrid", .amax_history_len = kSteps}, device) {
+  explicit Remembered(c10::Device device) : layers({.format = Fp8Formats::hybrid, .amax_history_len = kSteps}, device) {
     for (int64_t i = 0; i < kLayers; ++i) each.push_back(layers.add("layer" + std::to_string(i)));
     layers.count_inputs(true);
   }

@@ -137,7 +137,8 @@ TEST(OffloadedOptimizer, ComputesTheSameBitsInPiecesOfAnySize) {
 
 TEST(Muon, ComputesTheSameBitsOneMatrixAtATime) {
   expect_job(1, {}, [](ParallelContext& job) {
-    expect_same_training(job, at::kFloat, {.optimizer = "muon"}, {.optimizer = "muon", .muon_batch_elements = 1});
+    expect_same_training(job, at::kFloat, {.optimizer = OptimizerType::muon},
+                         {.optimizer = OptimizerType::muon, .muon_batch_elements = 1});
   });
 }
 

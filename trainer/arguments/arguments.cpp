@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 
+#include "core/base/enum_names.h"
 #include "core/base/files/input_file.h"
 #include "core/base/quoted.h"
 #include "trainer/arguments/problems.h"
@@ -138,22 +139,16 @@ double read_steps(const Argument& argument, const ArgumentValue& value) {
   return steps;
 }
 
-void check_choice(const Argument& argument, const std::string& text) {
-  if (argument.choices.empty()) return;
-  if (std::find(argument.choices.begin(), argument.choices.end(), text) != argument.choices.end()) return;
-  std::string allowed;
-  for (const std::string_view choice : argument.choices) {
-    if (!allowed.empty()) allowed += ", ";
-    allowed += choice.empty() ? "\"\"" : choice;
-  }
-  throw Refusal{fmt::format("is {}, but must be one of: {}", quoted(text), allowed)};
+void check_choice(std::span<const std::string_view> allowed, const std::string& text) {
+  if (allowed.empty() || std::ranges::find(allowed, text) != allowed.end()) return;
+  throw Refusal{not_one_of(allowed, text)};
 }
 
 std::string read_text(const Argument& argument, const ArgumentValue& value) {
   if (value.form != ArgumentValue::Form::scalar)
     throw Refusal{fmt::format("is {}, but must be a string", shown(value))};
   const std::string text(canonical_value(argument.name, value.text));
-  check_choice(argument, text);
+  check_choice(allowed_names(argument), text);
   return text;
 }
 
@@ -169,7 +164,7 @@ std::vector<std::string> read_list(const Argument& argument, const ArgumentValue
   }
   for (std::string& item : items) {
     item = canonical_value(argument.name, item);
-    check_choice(argument, item);
+    check_choice(allowed_names(argument), item);
   }
   return items;
 }
@@ -192,10 +187,9 @@ bool is_null(const ArgumentValue& value) {
 
 // Throws Refusal. Null means the default.
 void assign(const Argument& argument, const ArgumentValue& value, TrainingArguments* out) {
-  const auto set = [&](auto field, auto read) {
-    static const TrainingArguments defaults;
-    field(*out) = is_null(value) ? field(defaults) : read();
-  };
+  static const TrainingArguments defaults;
+  const auto set = [&](auto field, auto read) { field(*out) = is_null(value) ? field(defaults) : read(); };
+  const auto set_names = [&](auto field, auto read) { field.set(*out, is_null(value) ? field(defaults) : read()); };
   std::visit(Overloaded{
                  [&](ArgumentField<bool> field) { set(field, [&] { return read_bool(value); }); },
                  [&](ArgumentField<int64_t> field) { set(field, [&] { return read_integer(argument, value); }); },
@@ -207,6 +201,10 @@ void assign(const Argument& argument, const ArgumentValue& value, TrainingArgume
                  },
                  [&](ArgumentField<std::map<std::string, std::string>> field) {
                    set(field, [&] { return read_mapping(value); });
+                 },
+                 [&](EnumField<std::string> field) { set_names(field, [&] { return read_text(argument, value); }); },
+                 [&](EnumField<std::vector<std::string>> field) {
+                   set_names(field, [&] { return read_list(argument, value); });
                  },
              },
              argument.member);
@@ -365,7 +363,8 @@ ArgumentValue command_line_value(const Option& option) {
   if (!option.value) return {.text = "true"};
   const bool is_yaml = option.value->starts_with('[') || option.value->starts_with('{');
   const Argument* argument = find_argument(option.name);
-  const bool is_text = argument != nullptr && std::holds_alternative<ArgumentField<std::string>>(argument->member);
+  const bool is_text = argument != nullptr && (std::holds_alternative<ArgumentField<std::string>>(argument->member) ||
+                                               std::holds_alternative<EnumField<std::string>>(argument->member));
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
   return {.text = *option.value};
 }

@@ -3,7 +3,7 @@
 //
 // Example, given const std::vector<std::string>& args, int64_t world:
 //   #include <iostream>
-//   CommandLine line = parse_command_line(args) ;                // reads the file of --config too
+//   CommandLine line = parse_command_line(args);                 // reads the file of --config too
 //   check_arguments(line.arguments, world);                      // values, and relations between them
 //   line.arguments = resolve_arguments(line.arguments, world);   // what follows from others
 //   std::cout << to_yaml(line.arguments);                        // --print_config

@@ -79,11 +79,15 @@ TEST(ArgumentTable, EveryMemberHasItsNameSoThatNoneIsPrintedUnderAnother) {
               field(arguments) = argument.range.max <= 1 ? 0.1 + 0.001 * ++next : 1.0 / 3 + ++next;
             } else if constexpr (std::is_same_v<Field, StepsField>) {
               field.field(arguments) = ++next;
+            } else if constexpr (std::is_same_v<Field, EnumField<std::string>>) {
+              field.set(arguments, std::string(field.allowed.back()));
+              EXPECT_EQ(field(arguments), field.allowed.back()) << argument.name;
+            } else if constexpr (std::is_same_v<Field, EnumField<std::vector<std::string>>>) {
+              field.set(arguments, {std::string(field.allowed.back())});
             } else if constexpr (std::is_same_v<Field, ArgumentField<std::string>>) {
-              field(arguments) =
-                  argument.choices.empty() ? "x" + std::to_string(++next) : std::string(argument.choices.back());
+              field(arguments) = "x" + std::to_string(++next);
             } else if constexpr (std::is_same_v<Field, ArgumentField<std::vector<std::string>>>) {
-              field(arguments) = {argument.choices.empty() ? "mlp" : std::string(argument.choices.back())};
+              field(arguments) = {"mlp"};
             } else {
               field(arguments) = {{"min_lr", "1e-5"}, {"decay_type", "1-sqrt"}};
             }
@@ -106,7 +110,7 @@ TEST(Arguments, AwkwardTextsSurviveThePrintingBack) {
                                  "*alias", "K\xc3\xb6ln", "%", "a\nb\tc"}) {
     arguments.output.dir = text;
     arguments.lr.lr_scheduler_kwargs = {{"a", text}};
-    arguments.model_options.recompute.modules = {"mlp", "layernorm"};
+    arguments.model_options.recompute.modules = {RecomputeModule::mlp, RecomputeModule::layernorm};
     EXPECT_EQ(from_yaml(to_yaml(arguments)), arguments) << text;
   }
 }
@@ -131,7 +135,7 @@ TEST(Arguments, TheCommandLineTakesBothSpellingsAndBothForms) {
   EXPECT_TRUE(a.precision.bf16);
   EXPECT_FALSE(a.data.shuffle);
   EXPECT_FALSE(a.logging.nan_inf_filter);
-  EXPECT_EQ(a.model_options.recompute.modules, (std::vector<std::string>{"mlp", "core_attn"}));
+  EXPECT_EQ(a.model_options.recompute.modules, (std::vector{RecomputeModule::mlp, RecomputeModule::core_attn}));
   EXPECT_EQ(a.lr.lr_scheduler_kwargs, (std::map<std::string, std::string>{{"min_lr", "1e-5"}}));
   EXPECT_EQ(a.model.path, "m=x");
 }
@@ -267,7 +271,7 @@ TEST(Arguments, SettingsOfResumingHaveTheNamesOfMegatronAndHf) {
       "override_opt_param_scheduler: true\nload_best_model_at_end: true\nmetric_for_best_model: eval_loss\n"
       "greater_is_better: false\n");
   EXPECT_EQ(a.resume, (ResumeArguments{true, true, true, true, true}));
-  EXPECT_EQ(a.best_model, (BestModelArguments{true, "eval_loss", "false"}));
+  EXPECT_EQ(a.best_model, (BestModelArguments{true, "eval_loss", AutoFlag::off}));
   const TrainingArguments none = from_yaml("metric_for_best_model: null\ngreater_is_better: null\nfinetune:\n");
   EXPECT_EQ(none.best_model, BestModelArguments{});
   const std::vector<std::string> words = {"--override-opt_param-scheduler", "--no-load-optim", "--no-load-rng"};

@@ -79,10 +79,10 @@ TEST_F(ForeignConfig, TheTrainingArgumentsOfHuggingFaceAreTaken) {
   const CommandLine line = read(kHuggingFace);
   const TrainingArguments& a = line.arguments;
   EXPECT_EQ(a.model.path, "models/qwen2");
-  EXPECT_EQ(a.optimizer.optimizer, "adam");
+  EXPECT_EQ(a.optimizer.optimizer, OptimizerType::adam);
   EXPECT_EQ(a.data.micro_batch_size, 4);
   EXPECT_EQ(a.lr.lr_scheduler_type, "cosine");
-  EXPECT_EQ(a.evaluation.strategy, "no");
+  EXPECT_EQ(a.evaluation.strategy, IntervalStrategy::no);
   EXPECT_TRUE(a.precision.bf16);
   EXPECT_LT(line.notes.size(), 12u) << "a line for each reason, not for each name";
   EXPECT_THAT(line.notes, ::testing::Contains(AllOf(HasSubstr("dataloader_pin_memory"), HasSubstr("have no effect"))));
@@ -128,7 +128,7 @@ TEST_F(ForeignConfig, OneOfTorchtitanIsTakenButForWhatIsNamed) {
   rest.replace(rest.find("[checkpoint]\nenable = false\n"), 28, "[checkpoint]\n");
   const CommandLine line = read(rest, ".toml");
   EXPECT_EQ(line.arguments.lr.learning_rate, 3e-4);
-  EXPECT_EQ(line.arguments.optimizer.optimizer, "adam");
+  EXPECT_EQ(line.arguments.optimizer.optimizer, OptimizerType::adam);
   EXPECT_EQ(line.arguments.steps.max_steps, 1000);
   EXPECT_EQ(line.arguments.data.seq_length, 8192);
   EXPECT_EQ(line.arguments.lr.warmup_steps, 200);

@@ -4,9 +4,25 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/base/enum_names.h"
+
 namespace concord {
+
+enum class FinetuningType { full, lora };  // lora: an adapter on frozen weights
+template <>
+inline constexpr std::string_view kEnumNames<FinetuningType>[] = {"full", "lora"};
+
+enum class TrainingStage { pt, sft, dpo, rm };  // pt and sft: tokens, by the data; dpo: preferences; rm: a reward model
+template <>
+inline constexpr std::string_view kEnumNames<TrainingStage>[] = {"pt", "sft", "dpo", "rm"};
+
+enum class PreferenceLoss { sigmoid, hinge, ipo, robust, kto_pair, orpo, simpo };
+template <>
+inline constexpr std::string_view kEnumNames<PreferenceLoss>[] = {"sigmoid",  "hinge", "ipo",  "robust",
+                                                                  "kto_pair", "orpo",  "simpo"};
 
 // Where the model comes from: exactly one of the two.
 struct ModelSource {
@@ -17,7 +33,7 @@ struct ModelSource {
 
 // Which weights are trained: all, or an adapter.
 struct FinetuningArguments {
-  std::string type = "full";                         // finetuning_type: full, or lora for an adapter on frozen weights
+  FinetuningType type = FinetuningType::full;        // finetuning_type
   int64_t rank = 8;                                  // lora_rank
   double alpha = 0;                                  // lora_alpha; 0: two times the rank
   double dropout = 0;                                // lora_dropout
@@ -33,17 +49,17 @@ struct FinetuningArguments {
   bool new_adapter = false;
   int64_t quantization_bit = 0;  // 4: frozen weights of linear layers are held in nf4
 
-  bool is_lora() const { return type == "lora"; }
+  bool is_lora() const { return type == FinetuningType::lora; }
   bool operator==(const FinetuningArguments&) const = default;
 };
 
 // Settings of the objective: the next tokens, or which of two completions is preferred (docs/preferences.md).
 struct PreferenceArguments {
-  std::string stage = "sft";     // pt and sft: tokens, by the data; dpo: preferences; rm: a reward model
-  std::string loss = "sigmoid";  // pref_loss, see trainer/objective/preference_loss.h
-  double beta = 0.1;             // pref_beta
-  double ftx = 0;                // pref_ftx
-  double label_smoothing = 0;    // dpo_label_smoothing
+  TrainingStage stage = TrainingStage::sft;
+  PreferenceLoss loss = PreferenceLoss::sigmoid;  // pref_loss, see trainer/objective/preference_loss.h
+  double beta = 0.1;                              // pref_beta
+  double ftx = 0;                                 // pref_ftx
+  double label_smoothing = 0;                     // dpo_label_smoothing
   double simpo_gamma = 0.5;
   double ld_alpha = 1;
   bool reference_free = false;
@@ -51,10 +67,10 @@ struct PreferenceArguments {
   bool precompute_reference = false;  // precompute_ref_log_probs
   double center_rewards_coefficient = 0;
 
-  bool learns_pairs() const { return stage == "dpo" || stage == "rm"; }
+  bool learns_pairs() const { return stage == TrainingStage::dpo || stage == TrainingStage::rm; }
   // Whether the loss uses means over tokens of log-probabilities instead of sums.
-  bool uses_average_logps() const { return loss == "orpo" || loss == "simpo"; }
-  bool uses_reference() const { return stage == "dpo" && !reference_free && !uses_average_logps(); }
+  bool uses_average_logps() const { return loss == PreferenceLoss::orpo || loss == PreferenceLoss::simpo; }
+  bool uses_reference() const { return stage == TrainingStage::dpo && !reference_free && !uses_average_logps(); }
   bool operator==(const PreferenceArguments&) const = default;
 };
 

@@ -3,6 +3,7 @@
 
 #include <charconv>
 
+#include "core/base/enum_names.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/arguments/table.h"
 
@@ -29,30 +30,26 @@ struct Print {
   std::string operator()(ArgumentField<int64_t> field) const { return std::to_string(field(arguments)); }
   std::string operator()(ArgumentField<double> field) const { return number_text(field(arguments)); }
   std::string operator()(StepsField steps) const { return number_text(steps.field(arguments)); }
-  std::string operator()(ArgumentField<std::string> field) const { return yaml_text(field(arguments)); }
-  std::string operator()(ArgumentField<std::vector<std::string>> field) const {
-    return fmt::format("[{}]", joined(field(arguments), yaml_text));
-  }
   std::string operator()(ArgumentField<std::map<std::string, std::string>> field) const {
     const auto print = [](const auto& pair) { return yaml_text(pair.first) + ": " + yaml_text(pair.second); };
     return fmt::format("{{{}}}", joined(field(arguments), print));
   }
-};
+  std::string operator()(auto field) const { return text(field(arguments)); }
 
-std::string choices_text(const Argument& argument) {
-  if (argument.choices.empty()) return "";
-  return "one of " + joined(argument.choices, [](std::string_view choice) {
-           return choice.empty() ? std::string("\"\"") : std::string(choice);
-         });
-}
+  static std::string text(const std::string& value) { return yaml_text(value); }
+  static std::string text(const std::vector<std::string>& values) {
+    return fmt::format("[{}]", joined(values, yaml_text));
+  }
+};
 
 }  // namespace
 
 std::string argument_help(const Argument& argument) {
   const std::string help(argument.help);
-  const std::string choices = choices_text(argument);
-  if (help.empty() || choices.empty()) return help + choices;
-  return fmt::format("{} ({})", help, choices);
+  const auto names = allowed_names(argument);
+  if (names.empty()) return help;
+  const std::string choices = "one of " + comma_separated(names);
+  return help.empty() ? choices : fmt::format("{} ({})", help, choices);
 }
 
 // Double quotes with JSON escapes, which YAML supports too. Also for words that YAML would interpret otherwise.

@@ -41,21 +41,21 @@ void check_metric(const TrainingArguments& a, Problems* problems) {
 // millionths.
 void check_best_model(const TrainingArguments& a, Problems* problems) {
   check_metric(a, problems);
-  if (a.best_model.patience > 0 && a.evaluation.strategy == "no") {
+  if (a.best_model.patience > 0 && a.evaluation.strategy == IntervalStrategy::no) {
     problems->add("early_stopping_patience counts evaluations, but there are none; set eval_data and eval_strategy");
   }
   if (a.best_model.patience == 0 && a.best_model.threshold > 0) {
     problems->add("early_stopping_threshold is used with early_stopping_patience only; set that too");
   }
   if (!a.best_model.load_at_end) return;
-  if (a.evaluation.strategy != a.saving.strategy || a.saving.strategy == "no") {
+  if (a.evaluation.strategy != a.saving.strategy || a.saving.strategy == IntervalStrategy::no) {
     problems->add(fmt::format(
         "load_best_model_at_end requires eval_strategy and save_strategy to be the same, steps or epoch, but they are "
         "{} and {}{}",
-        a.evaluation.strategy, a.saving.strategy, !evaluates(a) ? ", and eval_data is not set" : ""));
+        name_of(a.evaluation.strategy), name_of(a.saving.strategy), !evaluates(a) ? ", and eval_data is not set" : ""));
     return;
   }
-  if (a.saving.strategy != "steps") return;
+  if (a.saving.strategy != IntervalStrategy::steps) return;
   const double eval = a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, save = a.saving.steps;
   const bool same_kind = (eval < 1) == (save < 1);
   const double scale = eval < 1 ? 1e6 : 1;
@@ -67,14 +67,14 @@ void check_best_model(const TrainingArguments& a, Problems* problems) {
 }
 
 void check_reports(const TrainingArguments& a, Problems* problems) {
-  const auto has = [&](const char* name) {
-    return std::find(a.report.to.begin(), a.report.to.end(), name) != a.report.to.end();
+  const auto has = [&](ReportTarget target) {
+    return std::find(a.report.to.begin(), a.report.to.end(), target) != a.report.to.end();
   };
-  if (has("none") && a.report.to.size() > 1)
+  if (has(ReportTarget::none) && a.report.to.size() > 1)
     problems->add("report_to lists none together with other names; give none alone, or only the others");
-  if (has("prometheus") && a.report.prometheus_port == 0)
+  if (has(ReportTarget::prometheus) && a.report.prometheus_port == 0)
     problems->add("report_to has prometheus, but no port to listen at; give prometheus_port, as in 9400");
-  if (!has("prometheus") && a.report.prometheus_port != 0)
+  if (!has(ReportTarget::prometheus) && a.report.prometheus_port != 0)
     problems->add("prometheus_port is given, but report_to does not name prometheus; add it");
 }
 
@@ -103,7 +103,7 @@ void check_recovery(const TrainingArguments& a, Problems* problems) {
         fmt::format("spares is {}, but without max_restarts nothing is started again after a failure; set max_restarts",
                     a.recovery.spares));
   }
-  if (a.report.straggler_action == "replace") {
+  if (a.report.straggler_action == StragglerAction::replace) {
     problems->add("straggler_action: replace starts the ranks again, which needs max_restarts; set it, or use warn");
   }
 }

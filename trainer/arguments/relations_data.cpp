@@ -82,7 +82,7 @@ void check_document_ends(const TrainingArguments& a, Problems* problems) {
     problems->add(fmt::format(
         "reset_position_ids, reset_attention_mask and eod_mask_loss are for rows that are cut from documents, which {} "
         "does not have; remove them",
-        a.data.packing ? "sequence_packing" : "stage " + a.preference.stage));
+        a.data.packing ? "sequence_packing" : "stage " + std::string(name_of(a.preference.stage))));
   }
   if (a.data.reset_attention_mask && a.evaluation.predict) {
     problems->add("do_predict is not supported with reset_attention_mask; remove one of them");
@@ -99,14 +99,14 @@ void check_model_and_data(const TrainingArguments& a, Problems* problems) {
   }
   check_sources(a, problems);
   if (a.output.dir.empty()) problems->add("output_dir is empty; give a folder");
-  if (a.evaluation.strategy == "no" && !a.evaluation.sample_prompts.empty()) {
+  if (a.evaluation.strategy == IntervalStrategy::no && !a.evaluation.sample_prompts.empty()) {
     problems->add(
         "sample_prompts are continued at every evaluation, but there is none; set eval_data, and eval_strategy to "
         "steps or epoch");
   }
-  if (a.evaluation.strategy != "no" && !evaluates(a)) {
+  if (a.evaluation.strategy != IntervalStrategy::no && !evaluates(a)) {
     problems->add(fmt::format("eval_strategy is {}, but eval_data is not set; set eval_data, or use eval_strategy: no",
-                              a.evaluation.strategy));
+                              name_of(a.evaluation.strategy)));
   }
   if (a.steps.max_steps == 0) problems->add("max_steps is 0; set a number of steps, or -1 to use num_train_epochs");
 }
@@ -121,8 +121,9 @@ void check_prediction(const TrainingArguments& a, Problems* problems) {
     problems->add("do_predict is of test data; give test_data, test_data_blend or split too");
   }
   if (a.data.packing || a.preference.learns_pairs()) {
-    problems->add(fmt::format("do_predict is not supported with {}; remove one of them",
-                              a.data.packing ? "sequence_packing" : "stage " + a.preference.stage));
+    problems->add(
+        fmt::format("do_predict is not supported with {}; remove one of them",
+                    a.data.packing ? "sequence_packing" : "stage " + std::string(name_of(a.preference.stage))));
   }
 }
 

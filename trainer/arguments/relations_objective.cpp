@@ -40,7 +40,7 @@ void check_finetuning(const TrainingArguments& a, Problems* problems) {
       "settings of an adapter are given (lora_*, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern, "
       "modules_to_save, adapter_name_or_path, create_new_adapter or quantization_bit), but finetuning_type is {}; set "
       "finetuning_type: lora, or remove them",
-      given.type));
+      name_of(given.type)));
 }
 
 // Settings that have no meaning for pairs of completions.
@@ -49,34 +49,34 @@ void check_pairs(const TrainingArguments& a, Problems* problems) {
   if (!given.learns_pairs()) return;
   if (a.best_model.metric.ends_with("perplexity")) {
     problems->add(fmt::format("metric_for_best_model is {}, which stage {} does not have; use loss",
-                              a.best_model.metric, given.stage));
+                              a.best_model.metric, name_of(given.stage)));
   }
   const bool has_blend = !a.data.blend.empty() || !a.evaluation.blend.empty() || !a.evaluation.test_blend.empty() ||
                          a.dataset.name.find(',') != std::string::npos;
   if (has_blend || !a.data.split.empty()) {
     problems->add(fmt::format(
         "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
-        given.stage));
+        name_of(given.stage)));
   }
   if (a.model_options.label_smoothing_factor > 0 || a.model_options.z_loss_coeff != 0) {
     problems->add(
         fmt::format("label_smoothing_factor and z_loss_coeff are of losses of tokens, which stage {} does not "
                     "have{}; remove them",
-                    given.stage, given.stage == "dpo" ? " (see dpo_label_smoothing)" : ""));
+                    name_of(given.stage), given.stage == TrainingStage::dpo ? " (see dpo_label_smoothing)" : ""));
   }
   if (a.model_options.mtp.num_layers > 0) {
     problems->add(fmt::format("mtp_num_layers is {}, but stage {} does not support MTP; remove it",
-                              a.model_options.mtp.num_layers, given.stage));
+                              a.model_options.mtp.num_layers, name_of(given.stage)));
   }
   if (a.evaluation.accuracy) {
     problems->add(fmt::format(
         "compute_accuracy is of tokens; stage {} has eval_rewards/accuracies, the share of pairs, anyway; remove it",
-        given.stage));
+        name_of(given.stage)));
   }
-  if (given.stage == "rm" && a.logging.token_metrics == "true") {
+  if (given.stage == TrainingStage::rm && a.logging.token_metrics == AutoFlag::on) {
     problems->add("log_token_metrics is of models that predict tokens, which stage rm does not train; remove it");
   }
-  if (given.stage == "rm" && !a.evaluation.sample_prompts.empty()) {
+  if (given.stage == TrainingStage::rm && !a.evaluation.sample_prompts.empty()) {
     problems->add("sample_prompts cannot be continued by a reward model (stage rm); remove them");
   }
 }
@@ -85,28 +85,29 @@ void check_preferences(const TrainingArguments& a, Problems* problems) {
   const PreferenceArguments& given = a.preference;
   PreferenceArguments plain;
   plain.stage = given.stage;
-  if (given.stage == "rm") plain.center_rewards_coefficient = given.center_rewards_coefficient;
-  if (given.stage != "dpo") {
+  if (given.stage == TrainingStage::rm) plain.center_rewards_coefficient = given.center_rewards_coefficient;
+  if (given.stage != TrainingStage::dpo) {
     if (given == plain) return;
     problems->add(
         fmt::format("settings of preferences are given (pref_*, dpo_label_smoothing, simpo_gamma, ld_alpha, "
                     "reference_free, ref_model, "
                     "precompute_ref_log_probs or center_rewards_coefficient) that stage {} does not have; set stage: "
                     "dpo, or remove them",
-                    given.stage));
+                    name_of(given.stage)));
     return;
   }
   if (given.center_rewards_coefficient > 0) {
     problems->add("center_rewards_coefficient is of reward models (stage: rm); remove it");
   }
-  if (given.label_smoothing > 0 && given.loss != "sigmoid" && given.loss != "robust") {
-    problems->add(
-        fmt::format("dpo_label_smoothing is of the losses sigmoid and robust, not of {}; remove it", given.loss));
+  if (given.label_smoothing > 0 && given.loss != PreferenceLoss::sigmoid && given.loss != PreferenceLoss::robust) {
+    problems->add(fmt::format("dpo_label_smoothing is of the losses sigmoid and robust, not of {}; remove it",
+                              name_of(given.loss)));
   }
   if ((!given.ref_model.empty() || given.precompute_reference) && !given.uses_reference()) {
-    problems->add(fmt::format("{} is given, but {} uses no reference; remove it",
-                              given.ref_model.empty() ? "precompute_ref_log_probs" : "ref_model",
-                              given.reference_free ? "reference_free" : "pref_loss " + given.loss));
+    problems->add(
+        fmt::format("{} is given, but {} uses no reference; remove it",
+                    given.ref_model.empty() ? "precompute_ref_log_probs" : "ref_model",
+                    given.reference_free ? "reference_free" : "pref_loss " + std::string(name_of(given.loss))));
   }
 }
 
@@ -142,7 +143,7 @@ void check_numbers(const TrainingArguments& a, Problems* problems) {
 
 // What has not been tried together.
 void check_optimizer(const TrainingArguments& a, Problems* problems) {
-  const bool has_ema = a.optimizer.ema_decay > 0, is_muon = a.optimizer.optimizer == "muon";
+  const bool has_ema = a.optimizer.ema_decay > 0, is_muon = a.optimizer.optimizer == OptimizerType::muon;
   if (!has_ema && (a.evaluation.uses_ema || a.optimizer.ema_start_step > 0)) {
     problems->add(fmt::format("{} is of the average that ema_decay keeps; set ema_decay too, e.g. 0.999",
                               a.evaluation.uses_ema ? "evaluate_ema_weights" : "ema_start_step"));
@@ -156,7 +157,7 @@ void check_optimizer(const TrainingArguments& a, Problems* problems) {
                               a.finetuning.is_lora() ? "finetuning_type: lora" : "load_best_model_at_end"));
   }
   if (has_ema && a.preference.learns_pairs()) {
-    problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", a.preference.stage));
+    problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", name_of(a.preference.stage)));
   }
   if (a.finetuning.is_lora() && !a.groups.freeze.empty()) {
     problems->add("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
@@ -173,7 +174,7 @@ void check_dropout(const TrainingArguments& a, Problems* problems) {
     problems->add(
         fmt::format("a dropout of {:g} is not supported with stage {}; remove attention_dropout and "
                     "hidden_dropout",
-                    most, a.preference.stage));
+                    most, name_of(a.preference.stage)));
   }
   if (a.model_options.hidden_dropout > 0 && a.model_options.mtp.num_layers > 0) {
     problems->add(fmt::format("hidden_dropout {:g} is not supported with mtp_num_layers {}; remove one of them",
@@ -191,16 +192,16 @@ void check_fp8(const TrainingArguments& a, Problems* problems) {
     }
     return;
   }
-  if (fp8.recipe == "blockwise" && fp8.format != "e4m3") {
-    problems->add(fmt::format("fp8_recipe blockwise is not supported with fp8 {}; use fp8 e4m3", fp8.format));
+  if (fp8.recipe == Fp8Recipe::blockwise && fp8.format != Fp8Formats::e4m3) {
+    problems->add(fmt::format("fp8_recipe blockwise is not supported with fp8 {}; use fp8 e4m3", name_of(fp8.format)));
   }
-  if (fp8.recipe != "delayed" && fp8.amax_history_len != Fp8Args{}.amax_history_len) {
+  if (fp8.recipe != Fp8Recipe::delayed && fp8.amax_history_len != Fp8Args{}.amax_history_len) {
     problems->add(fmt::format("fp8_amax_history_len {} means nothing with fp8_recipe {}; remove it",
-                              fp8.amax_history_len, fp8.recipe));
+                              fp8.amax_history_len, name_of(fp8.recipe)));
   }
   if (a.preference.learns_pairs()) {
-    problems->add(
-        fmt::format("fp8 {} is not supported with stage {}; remove one of them", fp8.format, a.preference.stage));
+    problems->add(fmt::format("fp8 {} is not supported with stage {}; remove one of them", name_of(fp8.format),
+                              name_of(a.preference.stage)));
   }
 }
 

@@ -41,7 +41,7 @@ TEST(ArgumentRelations, EveryBrokenOneIsNamedAtOnce) {
   a.precision.fp16 = a.precision.bf16 = true;
   a.lr.warmup_steps = 3;
   a.lr.warmup_ratio = 0.1;
-  a.evaluation.strategy = "steps";
+  a.evaluation.strategy = IntervalStrategy::steps;
   a.steps.max_steps = 0;
   a.lr.min_lr = 1;
   a.data_parallel.overlap_param_gather = true;
@@ -118,22 +118,23 @@ TEST(ArgumentRelations, ResolvingTwiceChangesNothing) {
 }
 
 TEST(ArgumentRelations, DataToEvaluateOnIsEvaluatedOn) {
-  const auto strategy = [](const std::string& given, const std::string& data, double steps) {
+  const auto strategy = [](IntervalStrategy given, const std::string& data, double steps) {
     TrainingArguments a = complete();
-    if (!given.empty()) a.evaluation.strategy = given;
+    a.evaluation.strategy = given;
     a.evaluation.data = data;
     a.evaluation.steps = steps;
     a = resolve_arguments(a, 1);
     return a.evaluation.strategy;
   };
-  EXPECT_EQ(strategy("", "", 0), "no");
-  EXPECT_EQ(strategy("", "data", 0), "epoch");
-  EXPECT_EQ(strategy("", "data", 10), "steps");
-  EXPECT_EQ(strategy("no", "data", 10), "no");
+  using enum IntervalStrategy;
+  EXPECT_EQ(strategy(automatic, "", 0), no);
+  EXPECT_EQ(strategy(automatic, "data", 0), epoch);
+  EXPECT_EQ(strategy(automatic, "data", 10), steps);
+  EXPECT_EQ(strategy(no, "data", 10), no);
 }
 
 TEST(ArgumentRelations, TheBestModelNeedsEvaluationsThatAreSaved) {
-  const auto error = [](const std::string& strategy, double eval, double save) {
+  const auto error = [](IntervalStrategy strategy, double eval, double save) {
     TrainingArguments a = complete();
     a.best_model.load_at_end = true;
     a.evaluation.data = "data";
@@ -145,14 +146,14 @@ TEST(ArgumentRelations, TheBestModelNeedsEvaluationsThatAreSaved) {
   };
   for (const auto& [eval, save] :
        std::vector<std::pair<double, double>>{{5, 5}, {5, 500}, {0, 60}, {0.1, 0.3}, {1, 7}}) {
-    EXPECT_EQ(error("steps", eval, save), "no error") << eval << " " << save;
+    EXPECT_EQ(error(IntervalStrategy::steps, eval, save), "no error") << eval << " " << save;
   }
   for (const auto& [eval, save] :
        std::vector<std::pair<double, double>>{{5, 4}, {5, 501}, {0, 50}, {0.2, 0.3}, {0.1, 5}}) {
-    EXPECT_THAT(error("steps", eval, save), HasSubstr("multiple of eval_steps")) << eval << " " << save;
+    EXPECT_THAT(error(IntervalStrategy::steps, eval, save), HasSubstr("multiple of eval_steps")) << eval << " " << save;
   }
-  EXPECT_EQ(error("epoch", 5, 4), "no error");
-  EXPECT_THAT(error("no", 5, 5), HasSubstr("but they are no and no"));
+  EXPECT_EQ(error(IntervalStrategy::epoch, 5, 4), "no error");
+  EXPECT_THAT(error(IntervalStrategy::no, 5, 5), HasSubstr("but they are no and no"));
 }
 
 TEST(ArgumentRelations, SettingsOfAnAdapterNeedLoraAndLoraNeedsWeights) {
@@ -161,7 +162,7 @@ TEST(ArgumentRelations, SettingsOfAnAdapterNeedLoraAndLoraNeedsWeights) {
   a.finetuning.rank = 4;
   EXPECT_THAT(relation_error(a, 1),
               HasSubstr("but finetuning_type is full; set finetuning_type: lora, or remove them"));
-  a.finetuning.type = "lora";
+  a.finetuning.type = FinetuningType::lora;
   EXPECT_EQ(relation_error(a, 1), "no error");
   a.model = {.path = "", .config = "config.json"};
   EXPECT_THAT(relation_error(a, 1), HasSubstr("finetuning_type is lora, but --model is not set"));
@@ -171,13 +172,13 @@ TEST(ArgumentRelations, PreferencesHaveTheSettingsOfTheirStage) {
   TrainingArguments a = complete();
   a.preference.beta = 0.2;
   EXPECT_THAT(relation_error(a, 1), HasSubstr("that stage sft does not have; set stage: dpo, or remove them"));
-  a.preference.stage = "dpo";
+  a.preference.stage = TrainingStage::dpo;
   EXPECT_EQ(relation_error(a, 1), "no error");
   a.preference.center_rewards_coefficient = 0.1;
   EXPECT_THAT(relation_error(a, 1), HasSubstr("is of reward models (stage: rm)"));
   a.preference = {};
-  a.preference.stage = "dpo";
-  a.preference.loss = "ipo";
+  a.preference.stage = TrainingStage::dpo;
+  a.preference.loss = PreferenceLoss::ipo;
   a.preference.label_smoothing = 0.1;
   EXPECT_THAT(relation_error(a, 1), HasSubstr("losses sigmoid and robust, not of ipo"));
   a.preference.label_smoothing = 0;
@@ -190,7 +191,7 @@ TEST(ArgumentRelations, PreferencesHaveTheSettingsOfTheirStage) {
 TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
   const auto error_of = [](void (*change)(TrainingArguments&)) {
     TrainingArguments a = complete();
-    a.preference.stage = "rm";
+    a.preference.stage = TrainingStage::rm;
     change(a);
     return relation_error(a, 1);
   };
@@ -215,24 +216,26 @@ TEST(ArgumentRelations, PairsAreNeitherBlendedNorLossesOfTokens) {
 }
 
 TEST(ArgumentRelations, EightBitsAreRefusedWhereTheyMeanNothingOrWereNotTried) {
-  const auto error_of = [](const char* format, void (*change)(TrainingArguments&)) {
+  const auto error_of = [](Fp8Formats format, void (*change)(TrainingArguments&)) {
     TrainingArguments a = complete();
     a.model_options.fp8.format = format;
     change(a);
     return relation_error(a, 1);
   };
-  EXPECT_EQ(error_of("hybrid", [](TrainingArguments& a) { a.model_options.fp8.amax_history_len = 16; }), "no error");
-  EXPECT_THAT(error_of("none", [](TrainingArguments& a) { a.model_options.fp8.recipe = "current"; }),
+  EXPECT_EQ(error_of(Fp8Formats::hybrid, [](TrainingArguments& a) { a.model_options.fp8.amax_history_len = 16; }),
+            "no error");
+  EXPECT_THAT(error_of(Fp8Formats::none, [](TrainingArguments& a) { a.model_options.fp8.recipe = Fp8Recipe::current; }),
               HasSubstr("but fp8 is none; set fp8 to hybrid or e4m3"));
-  EXPECT_THAT(error_of("hybrid", [](TrainingArguments& a) { a.model_options.fp8.recipe = "blockwise"; }),
-              HasSubstr("fp8_recipe blockwise is not supported with fp8 hybrid; use fp8 e4m3"));
-  EXPECT_THAT(error_of("e4m3",
+  EXPECT_THAT(
+      error_of(Fp8Formats::hybrid, [](TrainingArguments& a) { a.model_options.fp8.recipe = Fp8Recipe::blockwise; }),
+      HasSubstr("fp8_recipe blockwise is not supported with fp8 hybrid; use fp8 e4m3"));
+  EXPECT_THAT(error_of(Fp8Formats::e4m3,
                        [](TrainingArguments& a) {
-                         a.model_options.fp8.recipe = "current";
+                         a.model_options.fp8.recipe = Fp8Recipe::current;
                          a.model_options.fp8.amax_history_len = 2;
                        }),
               HasSubstr("fp8_amax_history_len 2 means nothing with fp8_recipe current"));
-  EXPECT_THAT(error_of("hybrid", [](TrainingArguments& a) { a.preference.stage = "rm"; }),
+  EXPECT_THAT(error_of(Fp8Formats::hybrid, [](TrainingArguments& a) { a.preference.stage = TrainingStage::rm; }),
               HasSubstr("fp8 hybrid is not supported with stage rm"));
 }
 
@@ -240,7 +243,7 @@ TEST(ArgumentRelations, AveragesMuonAndDropoutAreRefusedWhereTheyWereNotTried) {
   const auto error_of = [](void (*change)(TrainingArguments&)) {
     TrainingArguments a = complete();
     a.optimizer.ema_decay = 0.9;
-    a.optimizer.optimizer = "muon";
+    a.optimizer.optimizer = OptimizerType::muon;
     a.model_options.hidden_dropout = 0.1;
     change(a);
     return relation_error(a, 1);
@@ -250,7 +253,7 @@ TEST(ArgumentRelations, AveragesMuonAndDropoutAreRefusedWhereTheyWereNotTried) {
               HasSubstr("hidden_dropout 0.1 is not supported with mtp_num_layers 1"));
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.optimizer.optimizer_cpu_offload = true; }),
               HasSubstr("optimizer_cpu_offload is not supported with optimizer: muon"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.finetuning.type = "lora"; }),
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.finetuning.type = FinetuningType::lora; }),
               AllOf(HasSubstr("ema_decay is not supported with finetuning_type: lora"), HasSubstr("use adam with")));
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.best_model.load_at_end = true; }),
               HasSubstr("ema_decay is not supported with load_best_model_at_end"));
@@ -290,20 +293,20 @@ TEST(ArgumentRelations, ADataSetStandsForTheTrainingData) {
   a.data.split.clear();
   a.dataset.name = "a,b";
   EXPECT_EQ(relation_error(a, 1), "no error");
-  a.preference.stage = "dpo";
+  a.preference.stage = TrainingStage::dpo;
   EXPECT_THAT(relation_error(a, 1), HasSubstr("pairs, which cannot be blended"));
 }
 
 TEST(ArgumentRelations, ReportsHaveWhatTheyNeed) {
   TrainingArguments a = complete();
-  a.report.to = {"prometheus"};
+  a.report.to = {ReportTarget::prometheus};
   EXPECT_THAT(relation_error(a, 1), HasSubstr("give prometheus_port"));
   a.report.prometheus_port = 9400;
   EXPECT_EQ(relation_error(a, 1), "no error");
-  a.report.to = {"none"};
+  a.report.to = {ReportTarget::none};
   EXPECT_THAT(relation_error(a, 1), HasSubstr("report_to does not name prometheus"));
   a.report = {};
-  a.report.to = {"none", "wandb"};
+  a.report.to = {ReportTarget::none, ReportTarget::wandb};
   EXPECT_THAT(relation_error(a, 1), HasSubstr("give none alone"));
 }
 
@@ -320,7 +323,7 @@ TEST(ArgumentRelations, FinetuneStartsFromANamedCheckpoint) {
 TEST(ArgumentRelations, WhatStartsRanksAgainNeedsRestarts) {
   TrainingArguments a = complete();
   a.recovery.spares = 2;
-  a.report.straggler_action = "replace";
+  a.report.straggler_action = StragglerAction::replace;
   EXPECT_THAT(relation_error(a),
               AllOf(HasSubstr("spares is 2, but without max_restarts"), HasSubstr("straggler_action: replace")));
   a.recovery.max_restarts = 1;

@@ -4,11 +4,60 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/base/enum_names.h"
 #include "core/mesh/rendezvous_options.h"
 
 namespace concord {
+
+// A switch whose default depends on other settings.
+enum class AutoFlag { automatic, on, off };
+template <>
+inline constexpr std::string_view kEnumNames<AutoFlag>[] = {"auto", "true", "false"};
+inline bool is_on(AutoFlag flag, bool automatic) {
+  return flag == AutoFlag::automatic ? automatic : flag == AutoFlag::on;
+}
+
+// When to log, evaluate or save. |automatic| exists for evaluations only, until resolve_arguments chooses another.
+enum class IntervalStrategy { automatic, no, steps, epoch };
+template <>
+inline constexpr std::string_view kEnumNames<IntervalStrategy>[] = {"auto", "no", "steps", "epoch"};
+
+enum class TimingLogOption { max, minmax, all };
+template <>
+inline constexpr std::string_view kEnumNames<TimingLogOption>[] = {"max", "minmax", "all"};
+
+// Action of async_save while the previous checkpoint is still being written.
+enum class WhenBusy { wait, skip };
+template <>
+inline constexpr std::string_view kEnumNames<WhenBusy>[] = {"wait", "skip"};
+
+enum class ReplicaMismatchAction { stop, warn };
+template <>
+inline constexpr std::string_view kEnumNames<ReplicaMismatchAction>[] = {"stop", "warn"};
+
+enum class RerunMode { validate, disabled };
+template <>
+inline constexpr std::string_view kEnumNames<RerunMode>[] = {"validate", "disabled"};
+
+enum class RerunAction { go_on, skip, stop };
+template <>
+inline constexpr std::string_view kEnumNames<RerunAction>[] = {"continue", "skip", "stop"};
+
+enum class ReportTarget { all, none, tensorboard, html, wandb, mlflow, prometheus, otel };
+template <>
+inline constexpr std::string_view kEnumNames<ReportTarget>[] = {"all",   "none",   "tensorboard", "html",
+                                                                "wandb", "mlflow", "prometheus",  "otel"};
+
+enum class StragglerAction {
+  warn,     // log one line when a rank becomes a straggler, or its cause changes
+  replace,  // warn, and exit the straggler, so that the launcher restarts the job with a new process for it
+  none,     // report the times only
+};
+template <>
+inline constexpr std::string_view kEnumNames<StragglerAction>[] = {"warn", "replace", "none"};
 
 struct OutputArguments {
   std::string dir = "trainer_output";
@@ -18,14 +67,14 @@ struct OutputArguments {
 
 // Here and below, steps below 1 are a fraction of all steps.
 struct LoggingArguments {
-  std::string strategy = "steps";
+  IntervalStrategy strategy = IntervalStrategy::steps;
   double steps = 500;
   bool first_step = false;
   bool nan_inf_filter = true;
-  bool params_norm = false;            // log_params_norm
-  std::string token_metrics = "auto";  // log_token_metrics
-  int64_t timing_level = 0;            // timing_log_level
-  std::string timing_option = "minmax";
+  bool params_norm = false;                      // log_params_norm
+  AutoFlag token_metrics = AutoFlag::automatic;  // log_token_metrics
+  int64_t timing_level = 0;                      // timing_log_level
+  TimingLogOption timing_option = TimingLogOption::minmax;
   bool profile = false;
   int64_t profile_step_start = 10;
   int64_t profile_step_end = 12;
@@ -47,7 +96,7 @@ struct EvaluationArguments {
   bool loss_only = false;               // prediction_loss_only
   // auto: evaluates every eval_steps if set, otherwise after every epoch and at the end; no without evaluation data.
   // HF's default is no, which silently ignores the data.
-  std::string strategy = "auto";
+  IntervalStrategy strategy = IntervalStrategy::automatic;
   double steps = 0;            // 0: as logging_steps
   std::string sample_prompts;  // file with prompts; the report of each evaluation has their continuations
   int64_t sample_max_new_tokens = 64;
@@ -58,17 +107,17 @@ struct EvaluationArguments {
 };
 
 struct SavingArguments {
-  std::string strategy = "steps";
+  IntervalStrategy strategy = IntervalStrategy::steps;
   double steps = 500;
   int64_t total_limit = 0;  // 0: all are kept
   bool only_model = false;
-  bool on_each_node = false;       // save_on_each_node
-  bool async = true;               // async_save
-  std::string when_busy = "wait";  // async_save_when_busy
-  double memory_limit = 0;         // save_memory_limit, GiB of host memory per rank; 0: see HfSaveOptions
+  bool on_each_node = false;            // save_on_each_node
+  bool async = true;                    // async_save
+  WhenBusy when_busy = WhenBusy::wait;  // async_save_when_busy
+  double memory_limit = 0;              // save_memory_limit, GiB of host memory per rank; 0: see HfSaveOptions
   std::string resume_from;  // resume_from_checkpoint. Empty: no; true, latest: the newest of output_dir; or a folder
   bool verify = true;       // verify_checkpoint
-  std::string share_reads = "auto";  // ckpt_fully_parallel_load
+  AutoFlag share_reads = AutoFlag::automatic;  // ckpt_fully_parallel_load
   int64_t exit_signal_grace = 120;
   bool operator==(const SavingArguments&) const = default;
 };
@@ -107,7 +156,7 @@ struct ResumeArguments {
 struct BestModelArguments {
   bool load_at_end = false;  // load_best_model_at_end
   std::string metric;        // metric_for_best_model, with or without eval_; empty: none, or loss with load_at_end
-  std::string greater_is_better = "auto";
+  AutoFlag greater_is_better = AutoFlag::automatic;
   int64_t patience = 0;  // early_stopping_patience; 0: no early stopping
   double threshold = 0;  // early_stopping_threshold
   bool operator==(const BestModelArguments&) const = default;
@@ -115,22 +164,22 @@ struct BestModelArguments {
 
 // Against numbers that are wrong without an error (docs/faults.md).
 struct FaultArguments {
-  int64_t check_replicas_steps = 10;         // 0: never
-  std::string on_replica_mismatch = "stop";  // or warn
-  std::string rerun_mode = "validate";       // or disabled
-  std::string rerun_action = "continue";     // or skip, stop
-  double spike_factor = 0;                   // 0: spikes are not looked for
+  int64_t check_replicas_steps = 10;  // 0: never
+  ReplicaMismatchAction on_replica_mismatch = ReplicaMismatchAction::stop;
+  RerunMode rerun_mode = RerunMode::validate;
+  RerunAction rerun_action = RerunAction::go_on;
+  double spike_factor = 0;  // 0: spikes are not looked for
   bool operator==(const FaultArguments&) const = default;
 };
 
 struct ReportArguments {
-  std::vector<std::string> to = {"all"};
+  std::vector<ReportTarget> to = {ReportTarget::all};
   std::string run_name = {};  // at the services of |to|; empty: output_dir
   std::string prometheus_host = "127.0.0.1";
   int64_t prometheus_port = 0;  // 0: not given
   bool disable_tqdm = false;
   double peak_flops = 0;  // peak FLOP/s of one device in the training type, for MFU; 0: the plugin's value
-  std::string straggler_action = "warn";
+  StragglerAction straggler_action = StragglerAction::warn;
   double loss_floor = 0;  // lowest achievable loss, if known; drawn in the report
   bool operator==(const ReportArguments&) const = default;
 };

@@ -45,6 +45,12 @@ const Argument* find_launch_argument(std::string_view name) {
   return found == launch_arguments().end() ? nullptr : &*found;
 }
 
+std::span<const std::string_view> allowed_names(const Argument& argument) {
+  if (const auto* one = std::get_if<EnumField<std::string>>(&argument.member)) return one->allowed;
+  if (const auto* list = std::get_if<EnumField<std::vector<std::string>>>(&argument.member)) return list->allowed;
+  return {};
+}
+
 std::vector<std::string> input_paths(const TrainingArguments& arguments) {
   std::vector<std::string> paths;
   for (const Argument* argument : all_arguments()) {

@@ -1,6 +1,7 @@
 // The one description of every setting; arguments.h lists what follows from it. A new setting is a field of a struct in
 // training_arguments.h, or of an options struct of core that is a member there, and an entry in one of the tables
-// table_*.cpp. Threads: constants.
+// table_*.cpp. If only some texts are allowed, its type is an enumeration with names (core/base/enum_names.h). Threads:
+// constants.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,16 @@ struct ArgumentField {
   const Value& operator()(const TrainingArguments& arguments) const { return of_const(arguments); }
 };
 
+// A value of an enumeration with names (core/base/enum_names.h), or a list of such values, as their names.
+template <class Names>  // std::string or std::vector<std::string>
+struct EnumField {
+  std::span<const std::string_view> allowed;
+  Names (*get)(const TrainingArguments&);
+  void (*set)(TrainingArguments&, const Names&);  // names that are |allowed|
+
+  Names operator()(const TrainingArguments& arguments) const { return get(arguments); }
+};
+
 // A number of steps: an integer from 1, or a fraction of all steps between 0 and 1.
 struct StepsField {
   ArgumentField<double> field;
@@ -34,7 +45,8 @@ struct StepsField {
 
 using ArgumentMember = std::variant<ArgumentField<bool>, ArgumentField<int64_t>, ArgumentField<double>, StepsField,
                                     ArgumentField<std::string>, ArgumentField<std::vector<std::string>>,
-                                    ArgumentField<std::map<std::string, std::string>>>;
+                                    ArgumentField<std::map<std::string, std::string>>, EnumField<std::string>,
+                                    EnumField<std::vector<std::string>>>;
 
 // Allowed numbers. Bounds that are |open| are excluded.
 struct ArgumentRange {
@@ -63,8 +75,7 @@ struct Argument {
   ArgumentMember member;
   std::string_view help = "";
   ArgumentRange range = {};
-  std::span<const std::string_view> choices = {};  // allowed texts or items of a list; empty: any
-  bool is_input = false;                           // a text that names a file or folder to read
+  bool is_input = false;  // a text that names a file or folder to read
   Resume resume = Resume::undecided;
 };
 
@@ -128,7 +139,9 @@ void set_argument(const Argument& argument, const std::string& text, TrainingArg
 std::string yaml_text(const std::string& text);
 // Returns the value of |argument| as YAML.
 std::string argument_text(const Argument& argument, const TrainingArguments& arguments);
-// Returns the help of |argument| with its choices.
+// Returns the names that the value of |argument| can have, or the items of a list; empty: any.
+std::span<const std::string_view> allowed_names(const Argument& argument);
+// Returns the help of |argument| with the names that it can have.
 std::string argument_help(const Argument& argument);
 // Returns name and value, as YAML, of every argument.
 std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments);

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
+#include "core/base/enum_names.h"
 #include "trainer/arguments/table.h"
 
 namespace concord {
@@ -18,13 +21,49 @@ constexpr auto& follow(Object& object) {
   }
 }
 
-// field<&T::optimizer, &OptimizerOptions::adam_beta1> refers to arguments.optimizer.adam_beta1.
 template <auto... path>
 using FieldValue = std::remove_reference_t<decltype(follow<path...>(std::declval<TrainingArguments&>()))>;
+template <class List>
+concept NamedEnumList = NamedEnum<typename List::value_type>;
+
 template <auto... path>
-inline constexpr ArgumentField<FieldValue<path...>> field = {
-    [](TrainingArguments& arguments) -> FieldValue<path...>& { return follow<path...>(arguments); },
-    [](const TrainingArguments& arguments) -> const FieldValue<path...>& { return follow<path...>(arguments); }};
+constexpr auto make_field() {
+  using T = TrainingArguments;
+  using Value = FieldValue<path...>;
+  if constexpr (NamedEnum<Value>) {
+    return EnumField<std::string>{
+        kEnumNames<Value>, [](const T& arguments) { return std::string(name_of(follow<path...>(arguments))); },
+        [](T& arguments, const std::string& name) { follow<path...>(arguments) = *find_enum<Value>(name); }};
+  } else if constexpr (NamedEnumList<Value>) {
+    using Enum = typename Value::value_type;
+    return EnumField<std::vector<std::string>>{kEnumNames<Enum>,
+                                               [](const T& arguments) {
+                                                 std::vector<std::string> names;
+                                                 for (const Enum value : follow<path...>(arguments))
+                                                   names.emplace_back(name_of(value));
+                                                 return names;
+                                               },
+                                               [](T& arguments, const std::vector<std::string>& names) {
+                                                 Value& values = follow<path...>(arguments);
+                                                 values.clear();
+                                                 for (const std::string& name : names)
+                                                   values.push_back(*find_enum<Enum>(name));
+                                               }};
+  } else {
+    return ArgumentField<Value>{[](T& arguments) -> Value& { return follow<path...>(arguments); },
+                                [](const T& arguments) -> const Value& { return follow<path...>(arguments); }};
+  }
+}
+// field<&T::optimizer, &OptimizerOptions::adam_beta1> refers to arguments.optimizer.adam_beta1.
+template <auto... path>
+inline constexpr auto field = make_field<path...>();
+
+// Only |count| of the names of |of|, starting with name |first|.
+constexpr EnumField<std::string> some_names(EnumField<std::string> of, size_t first,
+                                            size_t count = std::dynamic_extent) {
+  of.allowed = of.allowed.subspan(first, count);
+  return of;
+}
 
 constexpr ArgumentRange at_least(double min) { return {.min = min}; }
 constexpr ArgumentRange above(double min) { return {.min = min, .open_min = true}; }

@@ -6,8 +6,6 @@ namespace {
 
 using T = TrainingArguments;
 
-constexpr std::string_view kTruncationChoices[] = {"right", "left", "drop", "split"};
-constexpr std::string_view kPackingStrategyChoices[] = {"first_fit", "best_fit"};
 constexpr Argument kDataArguments[] = {
     {.name = "train_data",
      .member = field<&T::data, &DataArguments::path>,
@@ -82,7 +80,6 @@ constexpr Argument kDataArguments[] = {
      .member = field<&T::data, &DataArguments::truncation>,
      .help = "samples longer than cutoff_len: right removes their end, left their start, drop omits them, split makes "
              "several samples of each",
-     .choices = kTruncationChoices,
      .resume = Resume::data},
     {.name = "tokenizer",
      .member = field<&T::data, &DataArguments::tokenizer>,
@@ -119,7 +116,6 @@ constexpr Argument kDataArguments[] = {
     {.name = "packing_strategy",
      .member = field<&T::data, &DataArguments::packing_strategy>,
      .help = "first_fit keeps more of the shuffled order, best_fit fills rows better (TRL's bfd)",
-     .choices = kPackingStrategyChoices,
      .resume = Resume::data},
     {.name = "shuffle",
      .member = field<&T::data, &DataArguments::shuffle>,

@@ -19,12 +19,10 @@ constexpr Argument kModelArguments[] = {
      .resume = Resume::model},
 };
 
-constexpr std::string_view kFinetuningTypeChoices[] = {"full", "lora"};
 constexpr Argument kAdaptersArguments[] = {
     {.name = "finetuning_type",
      .member = field<&T::finetuning, &FinetuningArguments::type>,
      .help = "full: train all weights; lora: train an adapter on frozen weights",
-     .choices = kFinetuningTypeChoices,
      .resume = Resume::adapter},
     {.name = "lora_rank",
      .member = field<&T::finetuning, &FinetuningArguments::rank>,
@@ -88,18 +86,14 @@ constexpr Argument kAdaptersArguments[] = {
      .resume = Resume::objective},
 };
 
-constexpr std::string_view kStageChoices[] = {"pt", "sft", "dpo", "rm"};
-constexpr std::string_view kPrefLossChoices[] = {"sigmoid", "hinge", "ipo", "robust", "kto_pair", "orpo", "simpo"};
 constexpr Argument kPreferencesArguments[] = {
     {.name = "stage",
      .member = field<&T::preference, &PreferenceArguments::stage>,
      .help = "pt, sft: predict the next tokens; dpo: train on pairs of completions; rm: train a reward model on them",
-     .choices = kStageChoices,
      .resume = Resume::objective},
     {.name = "pref_loss",
      .member = field<&T::preference, &PreferenceArguments::loss>,
      .help = "loss of a pair in stage dpo",
-     .choices = kPrefLossChoices,
      .resume = Resume::objective},
     {.name = "pref_beta",
      .member = field<&T::preference, &PreferenceArguments::beta>,

@@ -6,7 +6,6 @@ namespace {
 
 using T = TrainingArguments;
 
-constexpr std::string_view kCpCommTypeChoices[] = {"p2p", "all_gather"};
 constexpr Argument kParallelismArguments[] = {
     {.name = "tensor_model_parallel_size",
      .member = field<&T::job, &InitializeArgs::tensor_model_parallel_size>,
@@ -49,7 +48,6 @@ constexpr Argument kParallelismArguments[] = {
     {.name = "cp_comm_type",
      .member = field<&T::model_options, &ModelOptions::cp_comm_type>,
      .help = "how context-parallel ranks exchange keys and values",
-     .choices = kCpCommTypeChoices,
      .resume = Resume::may_differ},
     {.name = "pipeline_schedule",
      .member = field<&T::pipeline, &PipelineArguments::schedule>,
@@ -89,19 +87,14 @@ constexpr Argument kParallelismArguments[] = {
      .resume = Resume::may_differ},
 };
 
-constexpr std::string_view kRecomputeGranularityChoices[] = {"", "full", "selective"};
-constexpr std::string_view kRecomputeMethodChoices[] = {"uniform", "block"};
-constexpr std::string_view kRecomputeModulesChoices[] = {"core_attn", "mlp", "layernorm", "mlp_act", "moe_act"};
 constexpr Argument kRecomputationArguments[] = {
     {.name = "recompute_granularity",
      .member = field<&T::model_options, &ModelOptions::recompute, &RecomputeArgs::granularity>,
      .help = "recompute activations in the backward pass: full layers, or selected modules; empty: off",
-     .choices = kRecomputeGranularityChoices,
      .resume = Resume::may_differ},
     {.name = "recompute_method",
      .member = field<&T::model_options, &ModelOptions::recompute, &RecomputeArgs::method>,
      .help = "for full: recompute units over all layers, or only the first layers of each stage",
-     .choices = kRecomputeMethodChoices,
      .resume = Resume::may_differ},
     {.name = "recompute_num_layers",
      .member = field<&T::model_options, &ModelOptions::recompute, &RecomputeArgs::num_layers>,
@@ -111,7 +104,6 @@ constexpr Argument kRecomputationArguments[] = {
     {.name = "recompute_modules",
      .member = field<&T::model_options, &ModelOptions::recompute, &RecomputeArgs::modules>,
      .help = "for selective; default: core_attn; layernorm, mlp_act (gate and up) and moe_act (experts) cost little",
-     .choices = kRecomputeModulesChoices,
      .resume = Resume::may_differ},
     {.name = "loss_chunk_size",
      .member = field<&T::model_options, &ModelOptions::loss_chunk_size>,
@@ -121,16 +113,12 @@ constexpr Argument kRecomputationArguments[] = {
      .resume = Resume::may_differ},
 };
 
-constexpr std::string_view kMoeRouterLoadBalancingTypeChoices[] = {
-    "", "aux_loss", "seq_aux_loss", "global_aux_loss", "pooled_aux_loss", "none"};
-constexpr std::string_view kMoeTokenDropPolicyChoices[] = {"probs", "position"};
 constexpr Argument kExpertsArguments[] = {
     {.name = "moe_router_load_balancing_type",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::router_load_balancing_type>,
      .help = "loss that spreads tokens over experts: per layer, per layer and sequence, per layer over the step so "
              "far, or over all layers as in transformers; empty: pooled_aux_loss if config.json has "
              "output_router_logits, else aux_loss",
-     .choices = kMoeRouterLoadBalancingTypeChoices,
      .resume = Resume::may_differ},
     {.name = "moe_aux_loss_coeff",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::aux_loss_coeff>,
@@ -155,7 +143,6 @@ constexpr Argument kExpertsArguments[] = {
     {.name = "moe_token_drop_policy",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::token_drop_policy>,
      .help = "which tokens an expert keeps: those with the largest weights, or the first ones",
-     .choices = kMoeTokenDropPolicyChoices,
      .resume = Resume::may_differ},
     {.name = "moe_pad_expert_input_to_capacity",
      .member = field<&T::model_options, &ModelOptions::moe, &MoeArgs::pad_expert_input_to_capacity>,
@@ -181,18 +168,14 @@ constexpr Argument kMtpArguments[] = {
      .resume = Resume::may_differ},
 };
 
-constexpr std::string_view kFp8Choices[] = {"none", "hybrid", "e4m3"};
-constexpr std::string_view kFp8RecipeChoices[] = {"delayed", "current", "blockwise"};
 constexpr Argument kFp8Arguments[] = {
     {.name = "fp8",
      .member = field<&T::model_options, &ModelOptions::fp8, &Fp8Args::format>,
      .help = "compute the linear layers of attention and MLP in FP8; hybrid: e4m3, and e5m2 for gradients",
-     .choices = kFp8Choices,
      .resume = Resume::objective},
     {.name = "fp8_recipe",
      .member = field<&T::model_options, &ModelOptions::fp8, &Fp8Args::recipe>,
      .help = "scales from earlier steps (delayed), each tensor (current), or blocks of 128 (blockwise; e4m3 only)",
-     .choices = kFp8RecipeChoices,
      .resume = Resume::objective},
     {.name = "fp8_amax_history_len",
      .member = field<&T::model_options, &ModelOptions::fp8, &Fp8Args::amax_history_len>,

@@ -106,7 +106,7 @@ struct TrainingArguments {
 
 // Returns whether log_token_metrics is on.
 inline bool measures_tokens(const TrainingArguments& a) {
-  return a.logging.token_metrics == "true" || (a.logging.token_metrics == "auto" && a.preference.stage == "dpo");
+  return is_on(a.logging.token_metrics, a.preference.stage == TrainingStage::dpo);
 }
 
 }  // namespace concord

@@ -29,8 +29,7 @@ BestModel::BestModel(const TrainingPlan& plan, ParallelContext& job)
       output_dir_(plan.arguments.output.dir),
       on_each_machine_(plan.writers.has_value()),
       metric_(plan.arguments.best_model.metric),
-      greater_is_better_(plan.arguments.best_model.greater_is_better == "true" ||
-                         (plan.arguments.best_model.greater_is_better == "auto" && metric_.ends_with("accuracy"))),
+      greater_is_better_(is_on(plan.arguments.best_model.greater_is_better, metric_.ends_with("accuracy"))),
       patience_(plan.arguments.best_model.patience),
       threshold_(plan.arguments.best_model.threshold) {
   if (!metric_.empty() && !metric_.starts_with("eval_")) metric_ = "eval_" + metric_;

@@ -32,7 +32,7 @@ Checkpointer::Checkpointer(RunContext& run, CheckpointerParts parts)
   // Every checkpoint contains the identity of the data. Computing it may take a second, which the first save would
   // keep the loop waiting for.
   const SavingArguments& saving = run.plan.arguments.saving;
-  if (saving.strategy != "no" && !saving.only_model) run.plan.train_data->identity();
+  if (saving.strategy != IntervalStrategy::no && !saving.only_model) run.plan.train_data->identity();
 }
 
 void Checkpointer::request(bool ends_epoch) {
@@ -72,7 +72,7 @@ void Checkpointer::restore(const TrainingState& state) {
 void Checkpointer::finish() {
   memory_.abandon();
   complete_save();
-  if (run_.plan.arguments.saving.strategy != "no") save_last_step();
+  if (run_.plan.arguments.saving.strategy != IntervalStrategy::no) save_last_step();
   if (run_.plan.arguments.best_model.load_at_end) load_best_model();
 }
 
@@ -122,7 +122,7 @@ void Checkpointer::save_checkpoint(SaveJob::Source source) {
 
 // Returns whether the last save is still being written and this one is skipped for that (async_save_when_busy).
 bool Checkpointer::is_skipped() {
-  if (!save_ || run_.plan.arguments.saving.when_busy != "skip") return false;
+  if (!save_ || run_.plan.arguments.saving.when_busy != WhenBusy::skip) return false;
   if (run_.job.rank() == 0) {
     warn(fmt::format("the checkpoint of step {} is skipped: that of step {} is still being written",
                      run_.state.global_step, last_saved_));

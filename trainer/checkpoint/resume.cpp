@@ -155,8 +155,8 @@ void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
 // On one machine the page cache is what bytes would be sent from, and a disk of each machine's own is read by all of
 // them in parallel; a file system that all machines share would have to deliver the same bytes repeatedly.
 bool reads_together(const TrainingArguments& arguments, const std::string& folder, ParallelContext& job) {
-  const std::string& setting = arguments.saving.share_reads;
-  if (setting != "auto") return setting == "true";
+  const AutoFlag setting = arguments.saving.share_reads;
+  if (setting != AutoFlag::automatic) return setting == AutoFlag::on;
   const JobEnvironment environment = read_job_environment();
   if (environment.local_world == environment.world) return false;
   return all_reduce_scalar(job, job.rank() == 0 && is_on_network(folder) ? 1 : 0, ReduceOp::kMax) == 1;

@@ -48,18 +48,6 @@ Difference difference(const Texts& saved, const Texts& own) {
   return result;
 }
 
-std::string_view curve_name(LrCurve curve) {
-  switch (curve) {
-    case LrCurve::constant: return "constant";
-    case LrCurve::linear: return "linear";
-    case LrCurve::cosine: return "cosine";
-    case LrCurve::exponential: return "exponential";
-    case LrCurve::minus_sqrt: return "minus_sqrt";
-    case LrCurve::inverse_sqrt: return "inverse_sqrt";
-  }
-  return "unknown";
-}
-
 std::string number_text(double value) { return fmt::format("{}", value); }  // the shortest that reads back the same
 
 // A checkpoint and the run that resumes it.
@@ -244,7 +232,7 @@ std::vector<std::pair<std::string, std::string>> schedule_texts(const LrSettings
   const auto length = [&](int64_t units) {
     return fmt::format("{} {}", units, settings.increment > 1 ? "samples" : "steps");
   };
-  Texts texts = {{"learning_rate", number_text(settings.lr)}, {"curve", std::string(curve_name(settings.curve))}};
+  Texts texts = {{"learning_rate", number_text(settings.lr)}, {"curve", std::string(name_of(settings.curve))}};
   if (settings.increment > 1) texts.emplace_back("samples per step", std::to_string(settings.increment));
   if (settings.offset != 0) texts.emplace_back("lr_step_offset", std::to_string(settings.offset));
   texts.emplace_back("warmup", length(settings.warmup));
@@ -264,7 +252,7 @@ std::vector<std::pair<std::string, std::string>> schedule_texts(const LrSettings
   texts.emplace_back("weight_decay", number_text(settings.end_weight_decay));
   if (settings.weight_decay_curve != LrCurve::constant) {
     texts.emplace_back("start_weight_decay", number_text(settings.start_weight_decay));
-    texts.emplace_back("weight_decay_incr_style", std::string(curve_name(settings.weight_decay_curve)));
+    texts.emplace_back("weight_decay_incr_style", std::string(name_of(settings.weight_decay_curve)));
     texts.emplace_back("end of the weight decay's curve", length(settings.weight_decay_length));
   }
   return texts;
@@ -273,7 +261,7 @@ std::vector<std::pair<std::string, std::string>> schedule_texts(const LrSettings
 void describe_run(const TrainingPlan& plan, TrainingState* state) {
   const LrSettings settings = resolve_lr(plan.lr);
   state->job = plan.job;
-  state->optimizer = plan.arguments.optimizer.optimizer;
+  state->optimizer = name_of(plan.arguments.optimizer.optimizer);
   state->schedule = schedule_texts(settings);
   state->lr_increment = settings.increment;
   state->data_identity = plan.train_data->identity();

@@ -69,7 +69,8 @@ CLI::Option* add_setting(CLI::App* app, const SettingOption& option, TrainingArg
     return true;
   };
   CLI::Option* added = app->add_option(names, set, help)->type_name(type_name(*argument));
-  if (is_a<ArgumentField<std::vector<std::string>>>(*argument)) return added->expected(kAnyNumber);
+  if (is_a<ArgumentField<std::vector<std::string>>>(*argument) || is_a<EnumField<std::vector<std::string>>>(*argument))
+    return added->expected(kAnyNumber);
   return option.shows_default ? added->default_str(default_text(*argument, *arguments)) : added;
 }
 

@@ -4,14 +4,26 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/base/enum_names.h"
 #include "trainer/data/batch_ramp.h"
 #include "trainer/data/text/dataset_info.h"
 
 namespace concord {
 
 enum class DataPart { train, valid, test };
+
+// Truncation of samples that are too long: right or left removes the end or the start, drop omits the sample, split
+// splits it.
+enum class Truncation { right, left, drop, split };
+template <>
+inline constexpr std::string_view kEnumNames<Truncation>[] = {"right", "left", "drop", "split"};
+
+enum class PackingStrategy { first_fit, best_fit };
+template <>
+inline constexpr std::string_view kEnumNames<PackingStrategy>[] = {"first_fit", "best_fit"};
 
 // The loader checks all of them on construction and throws ConfigError with a message for invalid ones.
 struct DataArguments {
@@ -36,9 +48,7 @@ struct DataArguments {
   int64_t seq_length = 0;
   // Individual samples are truncated to this many tokens; 0: disabled, and samples longer than seq_length are rejected.
   int64_t cutoff_len = 0;
-  // Truncation of longer samples: "right" or "left" removes the end or the start, "drop" omits the sample, "split"
-  // splits it.
-  std::string truncation = "right";
+  Truncation truncation = Truncation::right;
   int64_t vocab_size = 0;  // ids at or above it are an error; 0: ids are not checked
 
   // A global batch is micro_batch_size * accumulation * dp_size samples; trainer/data/sampler.h assigns them to ranks.
@@ -68,7 +78,7 @@ struct DataArguments {
   bool acts_at_document_ends() const { return reset_position_ids || reset_attention_mask || eod_mask_loss; }
 
   bool packing = false;  // several samples per row of seq_length tokens; see trainer/data/packing.h
-  std::string packing_strategy = "first_fit";  // or "best_fit"
+  PackingStrategy packing_strategy = PackingStrategy::first_fit;
   int64_t pad_multiple =
       1;  // row (or packed sequence) lengths are multiples of it: 2 * cp, times tp under sequence parallelism
   int64_t pad_id = 0;  // padding token; never counted

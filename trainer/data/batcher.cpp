@@ -136,7 +136,7 @@ std::shared_ptr<const Epoch> Batcher::epoch(int64_t number) const {
   if (arguments_.packing) {
     std::vector<int64_t> lengths(static_cast<size_t>(samples()));
     for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = length(made, static_cast<int64_t>(i));
-    const auto pack = arguments_.packing_strategy == "best_fit" ? pack_best_fit : pack_first_fit;
+    const auto pack = arguments_.packing_strategy == PackingStrategy::best_fit ? pack_best_fit : pack_first_fit;
     made.packed_rows = pack(lengths, arguments_.seq_length, arguments_.pad_multiple);
   }
   last_epoch_ = std::make_shared<const Epoch>(std::move(made));
@@ -271,8 +271,8 @@ DataIdentity Batcher::identity() const {
   identity.emplace_back("sequence_packing", given.packing ? "true" : "false");
   if (given.packing) identity.emplace_back("padding to a multiple of", std::to_string(given.pad_multiple));
   // Included only if it is not the default, since checkpoints from before the option lack it.
-  if (given.packing && given.packing_strategy != "first_fit") {
-    identity.emplace_back("packing_strategy", given.packing_strategy);
+  if (given.packing && given.packing_strategy != PackingStrategy::first_fit) {
+    identity.emplace_back("packing_strategy", name_of(given.packing_strategy));
   }
   // Included only if set, since checkpoints from before the options lack them.
   if (given.reset_position_ids) identity.emplace_back("reset_position_ids", "true");

@@ -254,7 +254,7 @@ TEST(DataLoader, PositionsOfOtherDataOrOrdersAreRefused) {
   packed.packing = true;
   packed.seq_length = 100;
   DataLoader first_fit(packed, std::make_unique<Counting>(200));
-  packed.packing_strategy = "best_fit";
+  packed.packing_strategy = PackingStrategy::best_fit;
   DataLoader best_fit(packed, std::make_unique<Counting>(200));
   EXPECT_THAT(config_error([&] { best_fit.restore(first_fit.position()); }),
               HasSubstr("other data or another sample order"));

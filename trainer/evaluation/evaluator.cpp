@@ -76,7 +76,7 @@ void Evaluator::request(bool ends_epoch) {
 // Megatron.
 bool Evaluator::act() {
   const bool is_finished = run_.state.global_step == run_.plan.max_steps;
-  run_.control.should_evaluate |= is_finished && run_.plan.arguments.evaluation.strategy != "no";
+  run_.control.should_evaluate |= is_finished && run_.plan.arguments.evaluation.strategy != IntervalStrategy::no;
   if (!std::exchange(run_.control.should_evaluate, false)) return false;
   best_.evaluated(run_.state.global_step, evaluate().metrics);
   run_.state.best = best_.result();

@@ -17,11 +17,11 @@ namespace {
 std::unique_ptr<StepCheck> make_step_check(RunContext& run, ReplicaCheck& replicas) {
   const TrainingArguments& a = run.plan.arguments;
   const bool stops = a.precision.stops_on_not_finite();
-  if (a.faults.rerun_mode != "validate") return std::make_unique<FiniteCheck>(run.parts, run.job, stops);
-  return std::make_unique<StepValidator>(run.parts, run.job, replicas,
-                                         StepValidatorOptions{.stops_on_not_finite = stops,
-                                                              .spike_factor = a.faults.spike_factor,
-                                                              .action = rerun_action(a.faults.rerun_action)});
+  if (a.faults.rerun_mode != RerunMode::validate) return std::make_unique<FiniteCheck>(run.parts, run.job, stops);
+  return std::make_unique<StepValidator>(
+      run.parts, run.job, replicas,
+      StepValidatorOptions{
+          .stops_on_not_finite = stops, .spike_factor = a.faults.spike_factor, .action = a.faults.rerun_action});
 }
 
 std::string replica_mismatch_message(const ReplicaDifference& difference, int64_t step) {
@@ -43,7 +43,7 @@ Health::Health(RunContext& run)
     : LoopPart(run),
       replicas_(run.parts.data_parallel),
       step_check_(make_step_check(run, replicas_)),
-      straggler_action_(straggler_action(run.plan.arguments.report.straggler_action)) {}
+      straggler_action_(run.plan.arguments.report.straggler_action) {}
 
 bool Health::advance() {
   if (is_due(run_.state.global_step, run_.plan.arguments.faults.check_replicas_steps)) check_replicas();
@@ -58,7 +58,7 @@ void Health::check_replicas() {
   if (!difference) return;
   const std::string message = replica_mismatch_message(*difference, step);
   if (run_.job.rank() == 0) RecoveryLog().wrong(step, difference->culprit, message);
-  if (faults.on_replica_mismatch == "stop") {
+  if (faults.on_replica_mismatch == ReplicaMismatchAction::stop) {
     if (difference->culprit) run_.job.flight().peers().blame(*difference->culprit);
     throw Error(CONCORD_STATUS_FAILED_PRECONDITION, message);
   }

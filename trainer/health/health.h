@@ -15,7 +15,6 @@ namespace concord {
 
 class Health final : public LoopPart {
  public:
-  // Throws ConfigError for an unknown straggler_action.
   explicit Health(RunContext& run);
 
   // Returns the check of the numbers of each step, for train_step.

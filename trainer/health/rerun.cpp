@@ -127,11 +127,6 @@ std::vector<int64_t> judge_exchange(std::span<const ExchangeResult> results, boo
   return places;
 }
 
-RerunAction rerun_action(std::string_view name) {
-  if (name == "stop") return RerunAction::stop;
-  return name == "skip" ? RerunAction::skip : RerunAction::go_on;
-}
-
 StepDecision decide_step(RerunState verdict, Symptom symptom, RerunAction action) {
   if (verdict == RerunState::fine) return StepDecision::update;
   if (verdict == RerunState::damaged) return StepDecision::stop;

@@ -20,6 +20,8 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/arguments/run_arguments.h"
+
 namespace concord {
 
 enum class Symptom { none, not_finite, spike };
@@ -71,10 +73,6 @@ struct ExchangeResult {
 // |reproducible|, it is the one that differs from both of its neighbours; if several differ from one neighbour, all of
 // them are returned.
 std::vector<int64_t> judge_exchange(std::span<const ExchangeResult> results, bool reproducible);
-
-// rerun_action.
-enum class RerunAction { stop, skip, go_on };
-RerunAction rerun_action(std::string_view name);  // stop, skip, continue
 
 // Decision about the step.
 enum class StepDecision {

@@ -64,21 +64,22 @@ TEST(Rerun, EverySequenceOfObservationsEndsWithAVerdict) {
 // All combinations of verdict, symptom and action.
 TEST(Rerun, WhatBecomesOfAStep) {
   using enum RerunState;
-  const auto decision = [](RerunState verdict, Symptom symptom, const char* action) {
-    return to_string(decide_step(verdict, symptom, rerun_action(action)));
+  using enum RerunAction;
+  const auto decision = [](RerunState verdict, Symptom symptom, RerunAction action) {
+    return to_string(decide_step(verdict, symptom, action));
   };
   for (const Symptom symptom : {Symptom::not_finite, Symptom::spike}) {
     const bool is_spike = symptom == Symptom::spike;
-    for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(decision(fine, symptom, action), "update");
-    for (const char* action : {"stop", "skip", "continue"}) EXPECT_EQ(decision(damaged, symptom, action), "stop");
+    for (const RerunAction action : {stop, skip, go_on}) EXPECT_EQ(decision(fine, symptom, action), "update");
+    for (const RerunAction action : {stop, skip, go_on}) EXPECT_EQ(decision(damaged, symptom, action), "stop");
     for (const RerunState verdict : {transient, repaired, persistent, inherent}) {
-      EXPECT_EQ(decision(verdict, symptom, "stop"), "stop");
-      EXPECT_EQ(decision(verdict, symptom, "skip"), "skip");
+      EXPECT_EQ(decision(verdict, symptom, stop), "stop");
+      EXPECT_EQ(decision(verdict, symptom, skip), "skip");
     }
-    EXPECT_EQ(decision(transient, symptom, "continue"), "update");
-    EXPECT_EQ(decision(repaired, symptom, "continue"), "update");
-    EXPECT_EQ(decision(persistent, symptom, "continue"), "stop");
-    EXPECT_EQ(decision(inherent, symptom, "continue"), is_spike ? "update" : "stop");
+    EXPECT_EQ(decision(transient, symptom, go_on), "update");
+    EXPECT_EQ(decision(repaired, symptom, go_on), "update");
+    EXPECT_EQ(decision(persistent, symptom, go_on), "stop");
+    EXPECT_EQ(decision(inherent, symptom, go_on), is_spike ? "update" : "stop");
   }
 }
 

@@ -42,13 +42,6 @@ std::string milliseconds_text(double seconds) {
 
 }  // namespace
 
-StragglerAction straggler_action(const std::string& name) {
-  if (name == "none") return StragglerAction::none;
-  if (name == "warn") return StragglerAction::warn;
-  if (name == "replace") return StragglerAction::replace;
-  throw ConfigError(fmt::format("straggler_action is '{}'; must be none, warn or replace", name));
-}
-
 std::string to_string(const Straggler& straggler) {
   return fmt::format("rank {} is {:.0f} % slower than its peers ({}: {} per step against {}); steps {} to {}",
                      straggler.rank, (straggler.ratio - 1) * 100, to_string(straggler.cause),

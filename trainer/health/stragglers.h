@@ -21,15 +21,8 @@ namespace concord {
 inline constexpr double kMinExcess = 1e-3;  // seconds per step
 inline constexpr int64_t kWindowSteps = 10;
 
-enum class StragglerAction {
-  none,     // report the times only
-  warn,     // log one line when a rank becomes a straggler, or its cause changes
-  replace,  // warn, and exit the straggler, so that the launcher restarts the job with a new process for it
-};
 // How often the process of a rank is replaced: if the new process is slow too, another one would not help.
 inline constexpr int64_t kMaxReplacements = 2;
-// Parses a value of --straggler_action. Throws ConfigError for any other text.
-StragglerAction straggler_action(const std::string& name);
 
 struct Straggler {
   int64_t rank = 0;

@@ -132,13 +132,6 @@ TEST(Stragglers, AreDescribedInOneLine) {
             "rank 3 is 24 % slower than its peers (data: 31 ms per step against 4.0 ms); steps 41 to 60");
 }
 
-TEST(Stragglers, AnUnknownActionIsAnError) {
-  EXPECT_EQ(straggler_action("none"), StragglerAction::none);
-  EXPECT_EQ(straggler_action("warn"), StragglerAction::warn);
-  EXPECT_EQ(straggler_action("replace"), StragglerAction::replace);
-  EXPECT_THROW(straggler_action("shoot"), ConfigError);
-}
-
 // ---------------------------------------------------------------------------------------------------------- the watch
 
 // The steps after which a rank is named, given intervals of |steps| steps in which rank 1 is slow where |slow| says so.

@@ -71,8 +71,8 @@ std::string steps_text(const TrainingPlan& plan) {
 
 std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
   const TrainingArguments& a = plan.arguments;
-  if (a.evaluation.strategy == "no") return "never: eval_strategy is no, so eval_data is not used";
-  if (a.evaluation.strategy == "epoch") return "after every epoch and at the end";
+  if (a.evaluation.strategy == IntervalStrategy::no) return "never: eval_strategy is no, so eval_data is not used";
+  if (a.evaluation.strategy == IntervalStrategy::epoch) return "after every epoch and at the end";
   if (eval_steps > plan.max_steps)
     return fmt::format("at the end: eval_steps {} is greater than the number of steps", eval_steps);
   return fmt::format("every {} steps and at the end", eval_steps);
@@ -81,8 +81,10 @@ std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
 std::string saving_text(const TrainingPlan& plan, int64_t save_steps) {
   const TrainingArguments& a = plan.arguments;
   const char* const where = plan.writers ? ", on each machine" : "";
-  if (a.saving.strategy == "no") return "nothing: save_strategy is no, so the trained model is not saved";
-  if (a.saving.strategy == "epoch") return fmt::format("a checkpoint after every epoch and at the end{}", where);
+  if (a.saving.strategy == IntervalStrategy::no)
+    return "nothing: save_strategy is no, so the trained model is not saved";
+  if (a.saving.strategy == IntervalStrategy::epoch)
+    return fmt::format("a checkpoint after every epoch and at the end{}", where);
   return fmt::format("a checkpoint every {} steps and at the end{}", save_steps, where);
 }
 
@@ -124,13 +126,14 @@ std::string trained_text(const TrainingPlan& plan) {
 
 std::string preference_text(const TrainingPlan& plan) {
   const PreferenceArguments& given = plan.arguments.preference;
-  if (given.stage == "rm") return "a reward model, from pairs";
+  if (given.stage == TrainingStage::rm) return "a reward model, from pairs";
   const char* const reference = reference_of(plan) == ReferenceKind::none ? "without a reference"
                                 : reference_of(plan) == ReferenceKind::adapter_off
                                     ? "against the model without the adapter"
                                 : given.ref_model.empty() ? "against the model at the start"
                                                           : "against ";
-  return fmt::format("preferences of pairs: {}, beta {:g}, {}{}", given.loss, given.beta, reference, given.ref_model);
+  return fmt::format("preferences of pairs: {}, beta {:g}, {}{}", name_of(given.loss), given.beta, reference,
+                     given.ref_model);
 }
 
 std::string data_text(const TrainingPlan& plan) {
@@ -218,8 +221,8 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   // mpirun gives its processes a pseudo-terminal, wherever its output goes.
   const bool is_terminal_unknown = read_job_environment().source == JobSource::openmpi;
   run.progress = a.report.disable_tqdm || is_terminal_unknown ? ProgressMode::plain : ProgressMode::automatic;
-  run.tensorboard = reports_to(a.report, "tensorboard");
-  run.html = reports_to(a.report, "html");
+  run.tensorboard = reports_to(a.report, ReportTarget::tensorboard);
+  run.html = reports_to(a.report, ReportTarget::html);
   if (job.rank() != 0) run.progress = ProgressMode::none;  // only the first machine shows it
   run.terminal = terminal;
   run.opening = opening(plan, job, run);

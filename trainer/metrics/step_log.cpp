@@ -63,12 +63,12 @@ void StepLog::request(bool ends_epoch) {
 // A run that can be resumed logs the steps since the last line after it is resumed, as if it had not been stopped.
 bool StepLog::is_last_line() const {
   const SavingArguments& saving = run_.plan.arguments.saving;
-  const bool can_resume = saving.strategy != "no" && !saving.only_model;
+  const bool can_resume = saving.strategy != IntervalStrategy::no && !saving.only_model;
   return run_.state.global_step == run_.plan.max_steps || (run_.control.should_training_stop && !can_resume);
 }
 
 bool StepLog::act() {
-  run_.control.should_log |= is_last_line() && run_.plan.arguments.logging.strategy != "no";
+  run_.control.should_log |= is_last_line() && run_.plan.arguments.logging.strategy != IntervalStrategy::no;
   if (!std::exchange(run_.control.should_log, false)) return false;
   const StepClock::Span span(run_.clock, StepClock::Activity::other);
   StepReport report = make_report();

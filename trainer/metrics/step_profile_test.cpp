@@ -56,7 +56,7 @@ class StepProfileOfADevice : public ::testing::Test {
     arguments.logging.profile = true;
     arguments.logging.profile_step_start = 0;
     arguments.logging.profile_step_end = 2;
-    StepTimers timers(job_, 0, "max");
+    StepTimers timers(job_, 0, TimingLogOption::max);
     StepProfile steps(arguments, 0, 1, timers, device_.activities());
     begin_ = now_ns();
     for (int64_t done = 0; done < 3; ++done) {

@@ -22,8 +22,8 @@ const char* to_string(StepPart part) {
   return "";
 }
 
-StepTimers::StepTimers(ParallelContext& job, int64_t level, std::string option)
-    : job_(job), level_(level), option_(std::move(option)) {}
+StepTimers::StepTimers(ParallelContext& job, int64_t level, TimingLogOption option)
+    : job_(job), level_(level), option_(option) {}
 
 size_t StepTimers::parts() const { return level_ < 1 ? 0 : level_ < 2 ? kStepParts - 2 : kStepParts; }
 
@@ -77,10 +77,10 @@ NamedValues StepTimers::take() {
       const double seconds = all.data_ptr<float>()[static_cast<size_t>(rank) * kStepParts + i];
       least = std::min(least, seconds);
       most = std::max(most, seconds);
-      if (option_ == "all") values.emplace_back(fmt::format("{}_rank_{}", name, rank), seconds);
+      if (option_ == TimingLogOption::all) values.emplace_back(fmt::format("{}_rank_{}", name, rank), seconds);
     }
-    if (option_ == "minmax") values.emplace_back(name + "_min", least);
-    if (option_ != "all") values.emplace_back(name + "_max", most);
+    if (option_ == TimingLogOption::minmax) values.emplace_back(name + "_min", least);
+    if (option_ != TimingLogOption::all) values.emplace_back(name + "_max", most);
   }
   return values;
 }

@@ -15,6 +15,7 @@
 
 #include "core/mesh/parallel_context.h"
 #include "core/schedule/action.h"
+#include "trainer/arguments/run_arguments.h"
 #include "trainer/report/history.h"
 
 namespace concord {
@@ -25,8 +26,8 @@ const char* to_string(StepPart part);
 
 class StepTimers {
  public:
-  // |option| is max, minmax or all. |job| must outlive the timers.
-  StepTimers(ParallelContext& job, int64_t level, std::string option);
+  // |job| must outlive the timers.
+  StepTimers(ParallelContext& job, int64_t level, TimingLogOption option);
 
   // Measures its lifetime.
   class Span {
@@ -63,7 +64,7 @@ class StepTimers {
   int64_t level_;
   Listener listener_;
   Time action_begin_;
-  std::string option_;
+  TimingLogOption option_;
   std::array<double, kStepParts> seconds_ = {};
   int64_t steps_ = 0;
 };

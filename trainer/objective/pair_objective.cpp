@@ -101,7 +101,7 @@ PairObjective::Layout PairObjective::layout_of(const MicroBatch& batch) const {
   }
   layout.pair_labels = of_own_tokens(pair_labels);
   std::vector<Tensor> weights;
-  if (arguments_.stage == "rm") {
+  if (arguments_.stage == TrainingStage::rm) {
     weights = last_token(labels);
     layout.margins = at::tensor(batch.margins, at::kFloat).narrow(0, 0, layout.pairs).to(job_.torch_device());
   } else if (arguments_.ld_alpha < 1) {
@@ -144,7 +144,7 @@ StageLoss PairObjective::losses(const Tensor& tokens, int microbatch) {
   const auto index = static_cast<size_t>(microbatch);
   const Layout& layout = layouts_[index];
   const Tensor sums = sequence_sums(tokens, layout);
-  const bool is_reward = arguments_.stage == "rm";
+  const bool is_reward = arguments_.stage == TrainingStage::rm;
   const PairTensors values = halves(is_reward ? sums.to(at::kFloat) : sums.mul(-1));
   const PairTensors reference = arguments_.uses_reference() ? halves(reference_[index]) : PairTensors{};  // fp64 too
   const PairLosses result = is_reward
@@ -178,7 +178,7 @@ void PairObjective::add_reward_min_max(const Tensor& rewards) {
 Tensor PairObjective::sums() const { return sums_; }
 
 std::vector<std::string> PairObjective::names() const {
-  if (arguments_.stage == "rm") return {"accuracy", "margin", "mean_reward"};
+  if (arguments_.stage == TrainingStage::rm) return {"accuracy", "margin", "mean_reward"};
   return {"rewards/chosen",  "rewards/rejected", "rewards/accuracies",
           "rewards/margins", "logps/chosen",     "logps/rejected"};
 }

@@ -51,7 +51,7 @@ class PairObjective {
   at::Tensor pair_labels(size_t microbatch) const { return layouts_[microbatch].pair_labels; }
   // The negated smallest and the largest reward of the run of a reward model, fp32 [2]; undefined except on the last
   // stage.
-  bool has_reward_min_max() const { return arguments_.stage == "rm"; }
+  bool has_reward_min_max() const { return arguments_.stage == TrainingStage::rm; }
   at::Tensor reward_min_max() const { return reward_min_max_; }
   // TRL's.
   std::vector<std::string> names() const;

@@ -7,9 +7,6 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/sigmoid.h>
 
-#include <map>
-#include <string>
-
 namespace concord {
 namespace {
 
@@ -63,10 +60,9 @@ Tensor simpo_loss(const Terms& t) {
 }
 
 Tensor losses_of(const Terms& terms) {
-  static const std::map<std::string, Tensor (*)(const Terms&)> kLosses = {
-      {"sigmoid", sigmoid_loss},   {"hinge", hinge_loss}, {"ipo", ipo_loss},    {"robust", robust_loss},
-      {"kto_pair", kto_pair_loss}, {"orpo", orpo_loss},   {"simpo", simpo_loss}};
-  const Tensor losses = kLosses.at(terms.arguments.loss)(terms);
+  constexpr Tensor (*kLosses[])(const Terms&) = {sigmoid_loss,  hinge_loss, ipo_loss,  robust_loss,
+                                                 kto_pair_loss, orpo_loss,  simpo_loss};  // as in PreferenceLoss
+  const Tensor losses = kLosses[static_cast<size_t>(terms.arguments.loss)](terms);
   return terms.arguments.ftx == 0 ? losses : losses - terms.policy_means.chosen * terms.arguments.ftx;
 }
 

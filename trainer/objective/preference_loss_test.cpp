@@ -41,8 +41,8 @@ json golden_cases() {
 
 PreferenceArguments arguments_of(const json& settings) {
   PreferenceArguments a;
-  a.stage = "dpo";
-  a.loss = settings["pref_loss"];
+  a.stage = TrainingStage::dpo;
+  a.loss = parse_enum<PreferenceLoss>("pref_loss", settings["pref_loss"].get<std::string>());
   a.beta = settings["pref_beta"];
   a.ftx = settings.value("pref_ftx", a.ftx);
   a.label_smoothing = settings.value("dpo_label_smoothing", a.label_smoothing);
@@ -83,11 +83,11 @@ TEST(PreferenceLoss, FtxAndReferenceFreeMeanTheSameForEveryLoss) {
   const PairTensors policy{tensor(p.chosen), tensor(p.rejected)},
       reference{tensor(p.chosen_ref), tensor(p.rejected_ref)};
   const PairTensors lengths{tensor(p.chosen_length), tensor(p.rejected_length)}, zeros{at::zeros(4), at::zeros(4)};
-  for (const char* loss : {"sigmoid", "hinge", "ipo", "robust", "kto_pair", "orpo", "simpo"}) {
+  for (const std::string_view loss : kEnumNames<PreferenceLoss>) {
     SCOPED_TRACE(loss);
     PreferenceArguments plain;
-    plain.stage = "dpo";
-    plain.loss = loss;
+    plain.stage = TrainingStage::dpo;
+    plain.loss = *find_enum<PreferenceLoss>(loss);
     PreferenceArguments tuned = plain, free = plain;
     tuned.ftx = 0.7;
     free.reference_free = true;
@@ -103,7 +103,7 @@ TEST(PreferenceLoss, FtxAndReferenceFreeMeanTheSameForEveryLoss) {
 TEST(PreferenceLoss, RewardsAreOfWhatTheLossIsOf) {
   const Pairs p;
   PreferenceArguments a;
-  a.stage = "dpo";
+  a.stage = TrainingStage::dpo;
   const auto rewards = [&] {
     return preference_losses(a, {tensor(p.chosen), tensor(p.rejected)}, {tensor(p.chosen_ref), tensor(p.rejected_ref)},
                              {tensor(p.chosen_length), tensor(p.rejected_length)}, at::kDouble)
@@ -114,13 +114,13 @@ TEST(PreferenceLoss, RewardsAreOfWhatTheLossIsOf) {
   a.reference_free = true;
   EXPECT_NEAR(rewards().chosen[0].item<double>(), 0.1 * -12.5, 1e-12);
   a.reference_free = false;
-  a.loss = "simpo";
+  a.loss = PreferenceLoss::simpo;
   EXPECT_NEAR(rewards().chosen[0].item<double>(), 0.1 * -12.5 / 5, 1e-12);
 }
 
 TEST(PreferenceLoss, ARewardModelsLossHasMarginsAndCenters) {
   PreferenceArguments a;
-  a.stage = "rm";
+  a.stage = TrainingStage::rm;
   a.center_rewards_coefficient = 0.01;
   const PairTensors scores{tensor({1.5, -2}), tensor({0.5, 3})};
   const PairLosses result = reward_losses(a, scores, tensor({0.25, 1}));

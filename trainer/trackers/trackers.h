@@ -9,8 +9,8 @@
 
 namespace concord {
 
-// Returns whether report_to names |service|, or "all" if |service| is local (a file in output_dir).
-bool reports_to(const ReportArguments& report, const std::string& service);
+// Returns whether report_to names |target|, or all if |target| is local (a file in output_dir).
+bool reports_to(const ReportArguments& report, ReportTarget target);
 
 // Returns the trackers that are not files in output_dir. Call on the rank that reports, before it joins the job: throws
 // ConfigError if one of them cannot be used here.

@@ -23,7 +23,7 @@ void read_latents(const ConfigReader& read, ModelConfig& model) {
   model.output_bias = latent.bias;
   model.head_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
   model.rope.head_dim = latent.qk_rope_head_dim;
-  if (latent.qk_rope_head_dim % 2 != 0 || (model.rope.rope_type == "dynamic" && latent.qk_rope_head_dim < 4)) {
+  if (latent.qk_rope_head_dim % 2 != 0 || (model.rope.rope_type == RopeType::dynamic && latent.qk_rope_head_dim < 4)) {
     read.refuse("qk_rope_head_dim", "must be even, since rope rotates pairs, and at least 4 for rope type dynamic");
   }
   if (model.num_key_value_heads != model.num_attention_heads) {
@@ -41,7 +41,7 @@ void read_latents(const ConfigReader& read, ModelConfig& model) {
 double scale_of_scores(const ConfigReader& read, const ModelConfig& model) {
   const double plain = 1 / std::sqrt(static_cast<double>(model.head_dim));
   const double all_dim = model.rope.mscale_all_dim.value_or(0);
-  if (model.rope.rope_type == "default" || all_dim == 0) return plain;
+  if (model.rope.rope_type == RopeType::plain || all_dim == 0) return plain;
   if (!model.rope.factor) read.refuse("mscale_all_dim of rope_scaling needs a factor next to it");
   const double scale = *model.rope.factor <= 1 ? 1 : 0.1 * all_dim * std::log(*model.rope.factor) + 1;
   return plain * scale * scale;

@@ -26,7 +26,7 @@ void describe_gpt_oss(const ConfigReader& read, ModelConfig& model) {
   read_alternating_windows(read, model, 128, 2);
   read_gpt_oss_experts(read, model);
   if (read.has("rope_scaling") || read.has("rope_parameters")) return;
-  model.rope.rope_type = "yarn";
+  model.rope.rope_type = RopeType::yarn;
   model.rope.factor = 32;
   model.rope.truncate = false;
   model.rope.original_max_position_embeddings = 4096;

@@ -17,11 +17,11 @@ void describe_phi3(const ConfigReader& read, ModelConfig& model) {
   for (const char* key : {"resid_pdrop", "embd_pdrop"}) {
     if (read.not_negative(key, 0) != 0) read.refuse(key, "must be 0; set it to 0 to train without dropout");
   }
-  if (model.rope.rope_type != "default") {  // transformers reads yarn as longrope here
+  if (model.rope.rope_type != RopeType::plain) {  // transformers reads yarn as longrope here
     read.refuse(
         fmt::format("rope type is {}; a model of type phi3 has default or longrope, and longrope is not "
                     "supported; use one of its folders without rope_scaling (4k tokens)",
-                    model.rope.rope_type));
+                    name_of(model.rope.rope_type)));
   }
 }
 

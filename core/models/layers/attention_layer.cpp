@@ -132,7 +132,7 @@ Residual AttentionLayer::forward(const Residual& stream, const SharedInputs& inp
   const auto [x_pbh, heads, gate_sbc] = latent_ ? latent_->heads_of(stream, *inputs) : heads_of(stream, *inputs);
   const auto& [q_sbqn, k_sbkn, v_sbkn] = heads;
   Tensor out_sbc;
-  if (recomputes_module(context_.recompute, "core_attn")) {
+  if (recomputes_module(context_.recompute, RecomputeModule::core_attn)) {
     const auto again = [this, inputs](const std::vector<Tensor>& qkv_heads) {
       return std::vector{core(qkv_heads[0], qkv_heads[1], qkv_heads[2], *inputs)};
     };

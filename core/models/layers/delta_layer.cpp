@@ -140,7 +140,7 @@ Tensor DeltaLayer::mix(const Tensor& projected_sbc, const LayerInputs& inputs) c
 Residual DeltaLayer::forward(const Residual& stream, const SharedInputs& inputs) const {
   const auto [x_pbh, projected_sbc] = project(stream);
   Tensor out_sbc;
-  if (recomputes_module(context_.recompute, "core_attn")) {
+  if (recomputes_module(context_.recompute, RecomputeModule::core_attn)) {
     const auto again = [this, inputs](const Tensor& again_sbc) { return mix(again_sbc, *inputs); };
     out_sbc = recompute_if(true, context_, projected_sbc, again);
   } else {

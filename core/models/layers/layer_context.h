@@ -124,7 +124,7 @@ at::Tensor recompute_if(bool again, const LayerContext& context, const at::Tenso
 // has to outlive backward.
 inline void recompute_norm(const NormedSum& made, const Parameter* norm, const LayerContext& context,
                            const std::vector<at::Tensor>& users) {
-  if (norm == nullptr || !recomputes_module(context.recompute, "layernorm")) return;
+  if (norm == nullptr || !recomputes_module(context.recompute, RecomputeModule::layernorm)) return;
   const at::Tensor sum_pbh = made.sum;
   recompute_values(made.normed, users, [sum_pbh, norm, &context] { return normed(sum_pbh, norm, context); });
 }

@@ -43,7 +43,7 @@ Tensor GatedMlp::down(const Tensor& both_sbc) const {
   };
   const Tensor inner_sbc = activated();
   const Tensor y_pbh = down_adapter_.row(inner_sbc, *down_, down_bias_, options);
-  if (recomputes_module(context_.recompute, "mlp_act")) recompute_values(inner_sbc, {y_pbh}, activated);
+  if (recomputes_module(context_.recompute, RecomputeModule::mlp_act)) recompute_values(inner_sbc, {y_pbh}, activated);
   return y_pbh;
 }
 
@@ -68,7 +68,7 @@ Residual Mlp::whole(const Residual& stream) const {
 }
 
 Residual Mlp::forward(const Residual& stream) const {
-  if (!recomputes_module(context_.recompute, "mlp")) return whole(stream);
+  if (!recomputes_module(context_.recompute, RecomputeModule::mlp)) return whole(stream);
   const Tensor sum_pbh = stream.sum(context_);
   return {sum_pbh, recompute_if(true, context_, sum_pbh,
                                 [this](const Tensor& input_pbh) { return whole({input_pbh}).branch_pbh; })};

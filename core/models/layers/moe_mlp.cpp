@@ -95,7 +95,7 @@ MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context),
 }
 
 Residual MoeMlp::forward(const Residual& stream, const SharedInputs& inputs) const {
-  if (recomputes_module(context_.recompute, "mlp")) {
+  if (recomputes_module(context_.recompute, RecomputeModule::mlp)) {
     const auto again = [this, inputs](const Tensor& x_pbh) { return branch(normed(x_pbh, norm_, context_), inputs); };
     const Tensor sum_pbh = stream.sum(context_);
     return {sum_pbh, recompute_if(true, context_, sum_pbh, again)};
@@ -147,8 +147,7 @@ void MoeMlp::drop_choices(Routing* routing, const SharedInputs& inputs) const {
   const int64_t count = context_.config.experts.num_experts, k = context_.config.experts.num_experts_per_tok;
   const int64_t tokens = routing->experts.size(0) * routing->experts.size(1);
   const int64_t capacity = expert_capacity(tokens, k, count, context_.moe.expert_capacity_factor);
-  const auto policy = context_.moe.token_drop_policy == "position" ? DropPolicy::position : DropPolicy::probs;
-  const Tensor kept_pbk = within_capacity(*routing, count, capacity, policy);
+  const Tensor kept_pbk = within_capacity(*routing, count, capacity, context_.moe.token_drop_policy);
   if (inputs->router) {
     const Tensor lost = kept_pbk.logical_not().flatten().to(at::kFloat);
     inputs->router->layers[static_cast<size_t>(number_)].dropped =
@@ -252,7 +251,7 @@ Tensor MoeMlp::run_experts(const Tensor& rows, const Tensor& ends) const {
   const auto activated = [both, activation] { return gated_activation(both, activation); };
   const Tensor inner = activated();
   const Tensor y = expert_linear(inner, *down_, down_adapter_, ends);
-  if (recomputes_module(context_.recompute, "moe_act")) recompute_values(inner, {y}, activated);
+  if (recomputes_module(context_.recompute, RecomputeModule::moe_act)) recompute_values(inner, {y}, activated);
   if (gate_up_bias_ == nullptr) return y;
   // What the ranks of etp have is added up, and the bias must be in it once.
   const double share = 1.0 / static_cast<double>(context_.etp->size());

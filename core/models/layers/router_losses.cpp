@@ -8,17 +8,8 @@ namespace concord {
 namespace {
 
 Balancing balancing_of(const MoeArgs& args, const ExpertConfig& experts) {
-  const std::string& type = args.router_load_balancing_type;
-  if (type.empty()) return experts.output_router_logits ? Balancing::pooled : Balancing::aux;
-  if (type == "aux_loss") return Balancing::aux;
-  if (type == "seq_aux_loss") return Balancing::sequence_aux;
-  if (type == "global_aux_loss") return Balancing::global_aux;
-  if (type == "pooled_aux_loss") return Balancing::pooled;
-  if (type == "none") return Balancing::none;
-  throw ConfigError(fmt::format(
-      "moe_router_load_balancing_type is '{}'; must be aux_loss, seq_aux_loss, global_aux_loss, pooled_aux_loss, "
-      "none or empty",
-      type));
+  if (args.router_load_balancing_type != Balancing::from_config) return args.router_load_balancing_type;
+  return experts.output_router_logits ? Balancing::pooled : Balancing::aux;
 }
 
 void check_not_negative(const char* name, double value) {

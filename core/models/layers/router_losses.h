@@ -19,10 +19,8 @@
 
 namespace concord {
 
-enum class Balancing { none, aux, sequence_aux, global_aux, pooled };
-
 struct RouterLosses {
-  Balancing balancing = Balancing::none;
+  Balancing balancing = Balancing::none;  // not from_config
   double coefficient = 0;
   double z_coefficient = 0;
 
@@ -30,7 +28,7 @@ struct RouterLosses {
   bool any() const { return balances() || z_coefficient > 0; }
 };
 
-// Throws ConfigError for an unknown type, a negative coefficient, and the loss of transformers with sigmoid scores.
+// Throws ConfigError for a negative coefficient, and for the loss of transformers with sigmoid scores.
 RouterLosses router_losses(const MoeArgs& args, const ExpertConfig& experts);
 
 }  // namespace concord

@@ -29,8 +29,8 @@ std::string file_tensor(const std::string& layer) { return layer + ".amax_histor
 
 Fp8Layer layer_for(const Fp8Args& args) {
   Fp8Layer layer;
-  if (args.format == "hybrid") layer.grad.format = Fp8Format::e5m2;
-  if (args.recipe != "blockwise") return layer;
+  if (args.format == Fp8Formats::hybrid) layer.grad.format = Fp8Format::e5m2;
+  if (args.recipe != Fp8Recipe::blockwise) return layer;
   layer.input.unit = layer.grad.unit = Fp8Scaling::Unit::row_blocks;
   layer.weight.unit = Fp8Scaling::Unit::square_blocks;
   layer.grad.format = Fp8Format::e4m3;
@@ -38,12 +38,6 @@ Fp8Layer layer_for(const Fp8Args& args) {
 }
 
 void check(const Fp8Args& args) {
-  if (args.format != "hybrid" && args.format != "e4m3") {
-    throw ConfigError(fmt::format("fp8 is '{}'; must be none, hybrid or e4m3", args.format));
-  }
-  if (args.recipe != "delayed" && args.recipe != "current" && args.recipe != "blockwise") {
-    throw ConfigError(fmt::format("fp8_recipe is '{}'; must be delayed, current or blockwise", args.recipe));
-  }
   if (args.amax_history_len < 1) {
     throw ConfigError(fmt::format("fp8_amax_history_len is {}; must be >= 1", args.amax_history_len));
   }

@@ -16,7 +16,7 @@ namespace concord {
 
 class Fp8Layers {
  public:
-  // Throws ConfigError for an unknown format or recipe.
+  // Throws ConfigError for an invalid number.
   Fp8Layers(const Fp8Args& args, c10::Device device);
 
   // Adds the layer whose weight is |name|; the pointer is valid as long as this object. Call before the first step.

@@ -21,9 +21,11 @@ namespace {
 using at::Tensor;
 
 double required(const RopeSettings& settings, const char* name, std::optional<double> value) {
-  if (!value) throw ConfigError(fmt::format("rope_type {} needs {}, which is missing", settings.rope_type, name));
+  if (!value)
+    throw ConfigError(fmt::format("rope_type {} needs {}, which is missing", name_of(settings.rope_type), name));
   if (!(*value > 0))
-    throw ConfigError(fmt::format("rope_type {}: {} is {:g}; must be positive", settings.rope_type, name, *value));
+    throw ConfigError(
+        fmt::format("rope_type {}: {} is {:g}; must be positive", name_of(settings.rope_type), name, *value));
   return *value;
 }
 
@@ -134,13 +136,14 @@ RopeFrequencies yarn(const RopeSettings& settings) {
 
 RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length) {
   const at::NoGradGuard no_grad;
-  if (settings.rope_type == "default") return {plain(settings.rope_theta, rotary_dim(settings))};
-  if (settings.rope_type == "linear") return linear(settings);
-  if (settings.rope_type == "dynamic") return dynamic(settings, length);
-  if (settings.rope_type == "llama3") return llama3(settings);
-  if (settings.rope_type == "yarn") return yarn(settings);
-  throw ConfigError(
-      fmt::format("rope_type is '{}'; must be default, linear, dynamic, llama3 or yarn", settings.rope_type));
+  switch (settings.rope_type) {
+    case RopeType::linear: return linear(settings);
+    case RopeType::dynamic: return dynamic(settings, length);
+    case RopeType::llama3: return llama3(settings);
+    case RopeType::yarn: return yarn(settings);
+    case RopeType::plain: break;
+  }
+  return {plain(settings.rope_theta, rotary_dim(settings))};
 }
 
 RopeAngles rope_angles(const RopeFrequencies& frequencies, const at::Tensor& positions) {

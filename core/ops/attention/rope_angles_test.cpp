@@ -23,7 +23,7 @@ std::optional<double> number(const json& settings, const char* name) {
 
 RopeSettings settings_of(const json& from) {
   RopeSettings settings;
-  settings.rope_type = from.at("rope_type");
+  settings.rope_type = parse_enum<RopeType>("rope_type", from.at("rope_type").get<std::string>());
   settings.rope_theta = from.at("rope_theta");
   settings.head_dim = from.at("head_dim");
   settings.partial_rotary_factor = from.value("partial_rotary_factor", 1.0);
@@ -73,18 +73,16 @@ TEST(RopeAngles, OfEveryKindAreThoseOfTransformers) {
 }
 
 TEST(RopeAngles, RefuseSettingsThatCannotBeMeant) {
-  const auto with = [](const char* type, int64_t dim) {
+  const auto with = [](RopeType type, int64_t dim) {
     RopeSettings settings;
     settings.rope_type = type;
     settings.head_dim = dim;
     return settings;
   };
-  EXPECT_THAT([&] { rope_frequencies(with("longest", 64)); },
-              ThrowsMessage<ConfigError>(HasSubstr("'longest'; must be default, linear, dynamic, llama3 or yarn")));
-  EXPECT_THAT([&] { rope_frequencies(with("linear", 64)); },
+  EXPECT_THAT([&] { rope_frequencies(with(RopeType::linear, 64)); },
               ThrowsMessage<ConfigError>(HasSubstr("rope_type linear needs factor")));
-  EXPECT_THAT([&] { rope_frequencies(with("default", 7)); }, ThrowsMessage<ConfigError>(HasSubstr("head_dim 7")));
-  RopeSettings llama = with("llama3", 64);
+  EXPECT_THAT([&] { rope_frequencies(with(RopeType::plain, 7)); }, ThrowsMessage<ConfigError>(HasSubstr("head_dim 7")));
+  RopeSettings llama = with(RopeType::llama3, 64);
   llama.factor = llama.low_freq_factor = llama.high_freq_factor = 4;
   llama.original_max_position_embeddings = 8192;
   EXPECT_THAT([&] { rope_frequencies(llama); },

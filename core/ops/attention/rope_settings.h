@@ -3,14 +3,20 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+#include <string_view>
+
+#include "core/base/enum_names.h"
 
 namespace concord {
+
+enum class RopeType { plain, dynamic, linear, llama3, yarn };
+template <>
+inline constexpr std::string_view kEnumNames<RopeType>[] = {"default", "dynamic", "linear", "llama3", "yarn"};
 
 // A model's rope settings, named as in its config.json ("rope_parameters", or "rope_scaling" of older files). Values
 // that a kind does not use are ignored.
 struct RopeSettings {
-  std::string rope_type = "default";  // default, linear, dynamic, llama3, yarn
+  RopeType rope_type = RopeType::plain;
   double rope_theta = 10000;
   int64_t head_dim = 0;
   double partial_rotary_factor = 1;

@@ -4,13 +4,10 @@
 
 #include <cstdint>
 
+#include "core/ops/moe/drop_policy.h"
 #include "core/ops/moe/moe_router.h"
 
 namespace concord {
-
-// The tokens that an expert beyond its capacity keeps: those with the largest weights (ties: the earlier), or the first
-// ones. Megatron's moe_token_drop_policy.
-enum class DropPolicy { probs, position };
 
 // Returns ceil(tokens * top_k / experts * factor), like Megatron; at most |tokens|, since no token chooses an expert
 // twice.

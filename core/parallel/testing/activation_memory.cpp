@@ -26,22 +26,23 @@ LayerBytes layer_bytes(const LayerSizes& s) {
 }
 
 int64_t attention_half(const LayerBytes& p, const RecomputeArgs& args) {
-  const bool norm_again = recomputes_module(args, "layernorm"), core_again = recomputes_module(args, "core_attn");
+  const bool norm_again = recomputes_module(args, RecomputeModule::layernorm),
+             core_again = recomputes_module(args, RecomputeModule::core_attn);
   return p.input + p.norm + p.attention + (norm_again ? 0 : p.input) + (core_again ? 0 : p.lse);
 }
 
 int64_t mlp_half(const LayerBytes& p, const RecomputeArgs& args) {
-  if (recomputes_module(args, "mlp")) return p.input;
-  const int64_t inner = recomputes_module(args, "mlp_act") ? 2 * p.inner : 3 * p.inner;
-  return p.input + p.norm + inner + (recomputes_module(args, "layernorm") ? 0 : p.input);
+  if (recomputes_module(args, RecomputeModule::mlp)) return p.input;
+  const int64_t inner = recomputes_module(args, RecomputeModule::mlp_act) ? 2 * p.inner : 3 * p.inner;
+  return p.input + p.norm + inner + (recomputes_module(args, RecomputeModule::layernorm) ? 0 : p.input);
 }
 
 // Returns the additional memory of a layer's recomputed modules during backward: that of its larger half.
 int64_t module_again(const LayerBytes& p, const RecomputeArgs& args) {
-  if (recomputes_module(args, "mlp")) return p.input + p.norm + 3 * p.inner;
-  const int64_t norm = recomputes_module(args, "layernorm") ? p.input : 0;
-  const int64_t activation = recomputes_module(args, "mlp_act") ? p.inner : 0;
-  return norm + std::max(activation, recomputes_module(args, "core_attn") ? p.lse : 0);
+  if (recomputes_module(args, RecomputeModule::mlp)) return p.input + p.norm + 3 * p.inner;
+  const int64_t norm = recomputes_module(args, RecomputeModule::layernorm) ? p.input : 0;
+  const int64_t activation = recomputes_module(args, RecomputeModule::mlp_act) ? p.inner : 0;
+  return norm + std::max(activation, recomputes_module(args, RecomputeModule::core_attn) ? p.lse : 0);
 }
 
 }  // namespace

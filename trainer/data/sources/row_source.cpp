@@ -29,17 +29,17 @@ RowSource::RowSource(std::string file, const DataArguments& arguments)
       truncation_(arguments.truncation),
       vocab_size_(arguments.vocab_size),
       longest_(arguments.seq_length) {
-  if (truncation_ == "split" && arguments.pairs) {
+  if (truncation_ == Truncation::split && arguments.pairs) {
     throw ConfigError("truncation is split, but a pair cannot be split; use right, left or drop");
   }
-  if (truncation_ == "split" && cutoff_len_ == 1) {
+  if (truncation_ == Truncation::split && cutoff_len_ == 1) {
     throw ConfigError("truncation is split, but samples of cutoff_len 1 have no token to predict; use cutoff_len >= 2");
   }
 }
 
 void RowSource::add(const TokensAndLabels& tokens, const std::string& place) {
   const bool is_long = cutoff_len_ > 0 && std::ssize(tokens.ids) > cutoff_len_;
-  if (is_long && truncation_ == "split") return add_pieces(tokens, place);
+  if (is_long && truncation_ == Truncation::split) return add_pieces(tokens, place);
   const std::optional<Part> part = kept_of(tokens, place);
   if (!part) {
     ++dropped_;
@@ -68,8 +68,8 @@ std::optional<RowSource::Part> RowSource::kept_of(const TokensAndLabels& tokens,
   if (count == 0) throw ConfigError(fmt::format("{}, {}: the sample has no tokens", file_, place));
   const auto most = static_cast<size_t>(cutoff_len_);
   if (cutoff_len_ == 0 || count <= most) return Part{0, count};
-  if (truncation_ == "drop") return std::nullopt;
-  const size_t begin = truncation_ == "left" ? count - most : 0;
+  if (truncation_ == Truncation::drop) return std::nullopt;
+  const size_t begin = truncation_ == Truncation::left ? count - most : 0;
   return has_label(tokens, begin, begin + most) ? std::optional(Part{begin, begin + most}) : std::nullopt;
 }
 

@@ -44,7 +44,7 @@ class RowSource : public SampleSource {
   std::string file_;
   int64_t group_;  // rows per sample
   int64_t cutoff_len_;
-  std::string truncation_;
+  Truncation truncation_;
   int64_t cut_ = 0, dropped_ = 0;  // samples
   int64_t pieces_ = 0;             // pieces of the samples that were split
   int64_t vocab_size_;

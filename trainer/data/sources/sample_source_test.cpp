@@ -124,29 +124,29 @@ TEST(SampleSource, LongSamplesAreCutAsAskedAndCounted) {
                                       "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [-100, -100, -100, 4, 5]}\n"
                                       "{\"input_ids\": [6, 7, 8, 9], \"labels\": [6, 7, -100, -100]}\n"
                                       "{\"input_ids\": [1, 2, 3]}\n");
-  const auto open = [&](const char* truncation) {
+  const auto open = [&](Truncation truncation) {
     return open_sample_source({.path = path, .seq_length = 3, .cutoff_len = 3, .truncation = truncation});
   };
-  const auto right = open("right");  // the trained tokens of the first are cut off
+  const auto right = open(Truncation::right);  // the trained tokens of the first are cut off
   ASSERT_EQ(right->size(), 2);
   EXPECT_EQ(right->at(0).ids, (std::vector<int64_t>{6, 7, 8}));
   EXPECT_EQ(right->cut_text(), "1 cut to 3 tokens, 1 dropped of 3 samples");
-  const auto left = open("left");
+  const auto left = open(Truncation::left);
   ASSERT_EQ(left->size(), 2) << "the second learns only a token that nothing predicts";
   EXPECT_EQ(left->at(0).ids, (std::vector<int64_t>{3, 4, 5}));
   EXPECT_EQ(left->at(0).labels, (std::vector<int64_t>{4, 5, -100}));
-  EXPECT_EQ(open("drop")->cut_text(), "2 dropped of 3 samples");
-  const auto split = open("split");  // pieces share a token; one of each has no trained tokens
+  EXPECT_EQ(open(Truncation::drop)->cut_text(), "2 dropped of 3 samples");
+  const auto split = open(Truncation::split);  // pieces share a token; one of each has no trained tokens
   ASSERT_EQ(split->size(), 3);
   EXPECT_EQ(split->at(0).ids, (std::vector<int64_t>{3, 4, 5}));
   EXPECT_EQ(split->at(0).labels, (std::vector<int64_t>{4, 5, -100}));
   EXPECT_EQ(split->at(1).ids, (std::vector<int64_t>{6, 7, 8}));
   EXPECT_EQ(split->cut_text(), "2 split into 2 pieces of up to 3 tokens of 3 samples");
-  EXPECT_EQ(open_sample_source({.path = path, .cutoff_len = 2, .truncation = "split"})->cut_text(),
+  EXPECT_EQ(open_sample_source({.path = path, .cutoff_len = 2, .truncation = Truncation::split})->cut_text(),
             "3 split into 5 pieces of up to 2 tokens of 3 samples");
   EXPECT_EQ(open_sample_source({.path = path, .cutoff_len = 5})->cut_text(), "");
   EXPECT_THAT(said_by_source({.path = path, .seq_length = 4}), HasSubstr("or cut such samples with cutoff_len"));
-  EXPECT_THAT(said_by_source({.path = path, .cutoff_len = 2, .truncation = "drop"}),
+  EXPECT_THAT(said_by_source({.path = path, .cutoff_len = 2, .truncation = Truncation::drop}),
               HasSubstr("all 3 samples are longer than cutoff_len 2"));
 }
 

@@ -88,13 +88,6 @@ size_t gpt4_piece(const Scan& scan, size_t digits) {
 
 }  // namespace
 
-std::optional<PretokenizerPattern> piece_rule(std::string_view name) {
-  if (name == "gpt2") return PretokenizerPattern::gpt2;
-  if (name == "qwen2") return PretokenizerPattern::qwen2;
-  if (name == "llama3") return PretokenizerPattern::llama3;
-  return std::nullopt;
-}
-
 size_t piece_length(PretokenizerPattern rule, std::string_view text) {
   const Scan scan{text};
   if (rule == PretokenizerPattern::gpt2) return gpt2_piece(scan);

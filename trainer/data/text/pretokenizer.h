@@ -15,13 +15,15 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/base/enum_names.h"
+
 namespace concord {
 
 // The supported regular expressions, by the families that use them: GPT-2's; Qwen's, with single digits; and Llama 3's
 // (also GPT-4's), with up to three.
 enum class PretokenizerPattern { gpt2, qwen2, llama3 };
-
-std::optional<PretokenizerPattern> piece_rule(std::string_view name);
+template <>
+inline constexpr std::string_view kEnumNames<PretokenizerPattern>[] = {"gpt2", "qwen2", "llama3"};
 
 // Returns the length of the first piece of |text|, which is ASCII and not empty. Pure.
 size_t piece_length(PretokenizerPattern rule, std::string_view text);

@@ -39,7 +39,7 @@ TokenizerGreeting parse_greeting(const nlohmann::json& greeting) {
   if (const auto& id = greeting.at("end_of_document"); !id.is_null()) result.end_of_document = id_of(id, end);
   if (const auto& id = greeting.at("end_of_text"); !id.is_null()) result.end_of_text = id_of(id, end);
   if (const auto& rule = greeting.value("pieces", nlohmann::json()); rule.is_string()) {
-    result.pieces = piece_rule(rule.get<std::string>());
+    result.pieces = find_enum<PretokenizerPattern>(rule.get<std::string>());
     result.added_tokens = greeting.at("added_tokens").get<std::vector<std::string>>();
   }
   return result;
