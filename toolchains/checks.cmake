@@ -9,8 +9,10 @@ add_custom_target(concord_layers ALL
 if(CONCORD_TESTS)
   add_dependencies(concord_tests concord_layers)
 endif()
-foreach(script check_layers check_thread_safety check_words expect_output header_samples repeat_tests run_test_program select_tests test_inputs test_summary)
-  concord_check(toolchains.${script} LABELS unit
+foreach(script check_layers check_thread_safety check_words header_samples
+    testing/expect_output testing/repeat_tests testing/run_test_program testing/select_tests testing/test_inputs testing/test_summary)
+  cmake_path(GET script FILENAME name)
+  concord_check(toolchains.${name} LABELS unit
     COMMAND ${Python3_EXECUTABLE} -B ${CMAKE_CURRENT_LIST_DIR}/${script}_test.py)
 endforeach()
 concord_check(toolchains.find LABELS unit

@@ -150,7 +150,7 @@ function(concord_skipped_test name)
 endfunction()
 
 # concord_test(NAME SOURCES ... LIBRARIES ... LABELS ... PLUGINS ... TIMEOUT ... SHARDS n COST s ISOLATED ARGUMENTS
-# ...): a GoogleTest program, run as one test of ctest (toolchains/run_test_program.py): one process, which loads
+# ...): a GoogleTest program, run as one test of ctest (toolchains/testing/run_test_program.py): one process, which loads
 # libtorch once. SHARDS divides a long program over n processes. COST is the approximate duration in seconds: ctest
 # starts the longest test first, in a fresh clone too. ISOLATED runs each TEST in its own process: only for tests that
 # change state that a process cannot restore. A program without tests fails. PLUGINS are built first. The variable
@@ -239,7 +239,7 @@ function(concord_run_test_program name program)
       set(test ${name}.${shard})
       set(sharded GTEST_TOTAL_SHARDS=${ARG_SHARDS} GTEST_SHARD_INDEX=${shard})
     endif()
-    add_test(NAME ${test} COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/toolchains/run_test_program.py
+    add_test(NAME ${test} COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/toolchains/testing/run_test_program.py
       --results ${PROJECT_BINARY_DIR}/test-results/${test}.json ${options} ${name} ${program} ${ARG_UNPARSED_ARGUMENTS})
     math(EXPR limit "${ARG_TIMEOUT} + 60")  # the script's own limit expires first, and reports the test that hangs
     set_tests_properties(${test} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${limit} ENVIRONMENT "${environment};${sharded}")
@@ -276,7 +276,7 @@ function(concord_check name)
     set(ARG_TIMEOUT 900)
   endif()
   if(ARG_OUTPUT)
-    list(PREPEND ARG_COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/toolchains/expect_output.py "${ARG_OUTPUT}")
+    list(PREPEND ARG_COMMAND ${Python3_EXECUTABLE} -B ${PROJECT_SOURCE_DIR}/toolchains/testing/expect_output.py "${ARG_OUTPUT}")
   endif()
   add_test(NAME ${name} COMMAND ${ARG_COMMAND})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} SKIP_RETURN_CODE 77

@@ -5,7 +5,7 @@ run_checks.py --results FILE --shard I/N NAME LIST
 `import torch, transformers` takes 6 s of CPU time; a forked check has both already. Otherwise it runs as if alone: as
 __main__, in a separate process and session. LIST has a line per check, NAME|COST|SCRIPT;ARGUMENT;..., and is divided
 into N shards of about the same cost. Writes {"program", "tests": [{"name", "status", "seconds", "detail"}]} to FILE,
-like toolchains/run_test_program.py; a check that exits with 77 was skipped. Environment: CONCORD_TEST_FILTER, a regular
+like toolchains/testing/run_test_program.py; a check that exits with 77 was skipped. Environment: CONCORD_TEST_FILTER, a regular
 expression, runs only the checks that it matches.
 """
 

@@ -21,7 +21,7 @@ import time
 from select_tests import expression, select
 from test_summary import Suite, print_failures
 
-SOURCE = pathlib.Path(__file__).resolve().parent.parent
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 
 
 def environment(folder, wanted):
