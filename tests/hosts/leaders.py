@@ -19,6 +19,9 @@ from etcd_cluster import EtcdCluster
 from hosts import Hosts, is_running
 
 LEADS = "leads the job from now on"
+# Seconds. The others elect a new leader of etcd within two seconds if the killed member led it; meanwhile no lease can
+# be kept alive.
+LEASE = 6
 RANK = """
 while read attempt rank pid; do
   [ "$attempt" -lt "$TORCHELASTIC_RESTART_COUNT" ] && grep -q rank.sh "/proc/$pid/cmdline" && echo "$pid" >> overlap
@@ -48,7 +51,7 @@ class Job:
             file.write(text)
 
     def start(self, host, user=None):
-        conf = "lease_ttl=2" + (f",cacert={self.etcd.certificate}" if self.user else "")
+        conf = f"lease_ttl={LEASE}" + (f",cacert={self.etcd.certificate}" if self.user else "")
         words = [self.concord, "launch", "--nproc", "1", "--nnodes", "3", "--node_rank", str(host), "--max_restarts",
                  "3", "--rejoin_timeout", "120", "--rdzv_backend", "etcd", "--rdzv_endpoint", self.etcd.endpoints,
                  "--rdzv_id", "job", "--rdzv_conf", conf, "--", "sh", "rank.sh"]
@@ -90,7 +93,7 @@ class Job:
 
 def check_failover(job):
     job.etcd.kill(2)
-    time.sleep(4)  # two times its lease
+    time.sleep(2 * LEASE)
     assert len(job.started()) == 3 and LEADS not in job.log_of(1) + job.log_of(2), "a member was missed"
     job.launchers[0].send_signal(signal.SIGKILL)
     job.launchers[0].wait()
