@@ -1,19 +1,10 @@
 #include "backends/cpu/event.h"
 
-#include <chrono>
-
 #include "backends/cpu/device.h"
 #include "backends/cpu/stream.h"
 #include "platform/sdk/checks.hpp"
 
 namespace concord::cpu {
-namespace {
-
-int64_t now_in_nanoseconds() {
-  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 void Event::record(const std::shared_ptr<Queue>& queue) {
   auto stamp = timing_ ? std::make_shared<Stamp>(queue == nullptr ? now_in_nanoseconds() : 0) : nullptr;

@@ -2,12 +2,12 @@
 // nothing, waits keep the record that was current when they were made, and an event can be destroyed at any time.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 
 #include "backends/cpu/handle_table.h"
+#include "backends/cpu/mark.h"
 #include "backends/cpu/queue.h"
 #include "platform/abi/event.h"
 #include "platform/base/thread_safety.hpp"
@@ -17,16 +17,7 @@ namespace concord::cpu {
 class Devices;
 class Streams;
 
-// A place in a queue; with no queue it is reached: nothing was recorded, or it was on the null stream.
-struct Mark {
-  std::shared_ptr<Queue> queue;
-  uint64_t ticket = 0;
-
-  bool reached() const { return queue == nullptr || queue->reached(ticket); }
-  void wait() const {
-    if (queue != nullptr) queue->wait(ticket);
-  }
-};
+using Mark = MarkOf<Queue>;
 
 class Event {
  public:
@@ -39,8 +30,6 @@ class Event {
   int64_t reached_at(const char* which) const;
 
  private:
-  using Stamp = std::atomic<int64_t>;
-
   const bool timing_;
   mutable std::mutex mutex_;  // guards all below
   bool recorded_ CONCORD_GUARDED_BY(mutex_) = false;

@@ -14,13 +14,26 @@
 
 namespace concord::cpu {
 
-// Handle is the ABI's pointer type, Object what it refers to. A handle is tag (8 bits), generation (36), index
-// (20): an index is used again, a generation is not. The tag differs between kinds and makes the value no valid
-// address.
+// The errors that a table throws.
+struct HandleErrors {
+  [[noreturn]] static void full(uint64_t live, const char* kind) {
+    sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY, sdk::text("there are already %lu live %ss; destroy some", live, kind));
+  }
+  // |has_tag|: |value| is of this kind, so it was a handle.
+  [[noreturn]] static void invalid(uint64_t value, const char* kind, bool has_tag) {
+    if (value == 0) sdk::invalid(sdk::text("the %s is null", kind));
+    const char* why = has_tag ? "was destroyed" : "was not created by this plugin";
+    sdk::invalid(sdk::text("invalid %s 0x%llx: it %s", kind, static_cast<unsigned long long>(value), why));
+  }
+};
+
+// Handle is the ABI's pointer type, Object what it refers to, Errors like HandleErrors. A handle is tag (8 bits),
+// generation (36), index (20): an index is used again, a generation is not. The tag differs between kinds and makes the
+// value no valid address.
 //
 // Threads: any thread, any time; but a thread that uses a handle while another removes it may find the object gone.
 // Owns: the table shares its objects until remove.
-template <class Handle, class Object>
+template <class Handle, class Object, class Errors = HandleErrors>
 class HandleTable {
  public:
   HandleTable(uint8_t tag, const char* kind) : tag_(tag), kind_(kind) {}
@@ -28,9 +41,7 @@ class HandleTable {
   Handle insert(std::shared_ptr<Object> object) {
     const std::lock_guard lock(mutex_);
     const uint64_t index = free_.empty() ? used_ : free_.back();
-    if (index >= kChunks * kChunkSlots) {
-      sdk::fail(CONCORD_STATUS_OUT_OF_MEMORY, sdk::text("there are already %lu live %ss; destroy some", used_, kind_));
-    }
+    if (index >= kChunks * kChunkSlots) Errors::full(used_, kind_);
     Slot& slot = grow_to(index);
     slot.object = std::move(object);
     const uint64_t handle = static_cast<uint64_t>(tag_) << 56 | (++generation_ & kGenerationMask) << kIndexBits | index;
@@ -42,20 +53,33 @@ class HandleTable {
   // The object; INVALID_ARGUMENT if |handle| is not live. Some nanoseconds, no lock.
   Object& find(Handle handle) const { return *slot_of(handle).object; }
   std::shared_ptr<Object> share(Handle handle) const { return slot_of(handle).object; }
+  // Like share(), while other threads may remove the handle.
+  std::shared_ptr<Object> share_locked(Handle handle) const {
+    const std::lock_guard lock(mutex_);
+    return share(handle);
+  }
 
   std::shared_ptr<Object> remove(Handle handle) {
     const std::lock_guard lock(mutex_);
-    Slot& slot = slot_of(handle);
-    free_.push_back(reinterpret_cast<uint64_t>(handle) & kIndexMask);
-    slot.handle.store(0, std::memory_order_release);
-    return std::move(slot.object);
+    return take(slot_of(handle));
+  }
+
+  // Removes the objects for which |wanted| returns true. They are released after the table is unlocked.
+  template <class Wanted>
+  void remove_if(const Wanted& wanted) {
+    std::vector<std::shared_ptr<Object>> removed;
+    const std::lock_guard lock(mutex_);
+    for (uint64_t index = 0; index < used_; ++index) {
+      Slot& slot = slot_at(index);
+      if (slot.object != nullptr && wanted(*slot.object)) removed.push_back(take(slot));
+    }
   }
 
   std::vector<std::shared_ptr<Object>> all() const {
     const std::lock_guard lock(mutex_);
     std::vector<std::shared_ptr<Object>> objects;
     for (uint64_t index = 0; index < used_; ++index) {
-      const Slot& slot = (*chunks_[index / kChunkSlots].load())[index % kChunkSlots];
+      const Slot& slot = slot_at(index);
       if (slot.object != nullptr) objects.push_back(slot.object);
     }
     return objects;
@@ -81,13 +105,15 @@ class HandleTable {
       Slot& slot = (*chunk)[index % kChunkSlots];
       if (slot.handle.load(std::memory_order_acquire) == value) return slot;
     }
-    refuse(value);
+    Errors::invalid(value, kind_, value >> 56 == tag_);
   }
 
-  [[noreturn]] void refuse(uint64_t value) const {
-    if (value == 0) sdk::invalid(sdk::text("the %s is null", kind_));
-    const char* why = value >> 56 == tag_ ? "was destroyed" : "was not created by this plugin";
-    sdk::invalid(sdk::text("invalid %s 0x%llx: it %s", kind_, static_cast<unsigned long long>(value), why));
+  Slot& slot_at(uint64_t index) const { return (*chunks_[index / kChunkSlots].load())[index % kChunkSlots]; }
+
+  std::shared_ptr<Object> take(Slot& slot) CONCORD_REQUIRES(mutex_) {
+    free_.push_back(slot.handle.load() & kIndexMask);
+    slot.handle.store(0, std::memory_order_release);
+    return std::move(slot.object);
   }
 
   Slot& grow_to(uint64_t index) CONCORD_REQUIRES(mutex_) {
@@ -96,7 +122,7 @@ class HandleTable {
       owned_.push_back(std::make_unique<Chunk>());
       chunk.store(owned_.back().get(), std::memory_order_release);
     }
-    return (*chunk.load())[index % kChunkSlots];
+    return slot_at(index);
   }
 
   const uint8_t tag_;

@@ -25,6 +25,7 @@
 #include <string_view>
 #include <utility>
 
+#include "platform/base/stream_io.hpp"
 #include "platform/base/unique_fd.hpp"
 
 namespace concord {
@@ -49,6 +50,13 @@ inline bool wait_until_ready(int descriptor, short events, Deadline deadline) {
   }
 }
 
+// Appends a message to |out|: |header| with the length of |body|, and |body|.
+template <class Header>
+void append_message(Header header, std::string_view body, std::string* out) {
+  header.bytes = static_cast<uint32_t>(body.size());
+  out->append(reinterpret_cast<const char*>(&header), sizeof header).append(body);
+}
+
 template <class Header>
 class FramedSocket {
  public:
@@ -71,9 +79,8 @@ class FramedSocket {
 
   // Queues a message and sends what the socket accepts. Errors show in fill().
   void put(Header header, std::string_view body) {
-    header.bytes = static_cast<uint32_t>(body.size());
-    out_.append(reinterpret_cast<const char*>(&header), sizeof header);
-    put_raw(body);
+    append_message(header, body, &out_);
+    flush();
   }
   // Queues |bytes| without a header.
   void put_raw(std::string_view bytes) {
@@ -84,9 +91,8 @@ class FramedSocket {
   // Sends what the socket accepts. Returns false once sending has failed; what is queued is dropped then.
   bool flush() {
     while (unsent() > 0 && socket_) {
-      const ssize_t sent = ::send(socket_.get(), out_.data() + sent_, unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && errno == EINTR) continue;
-      if (sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return true;
+      const ssize_t sent = send_some(socket_.get(), std::string_view(out_).substr(sent_));
+      if (sent == 0) return true;
       is_broken_ |= sent < 0;
       sent_ = sent < 0 ? out_.size() : sent_ + static_cast<size_t>(sent);
     }

@@ -72,5 +72,35 @@ TEST_F(FramedSocketTest, SendingEndsAtTheDeadlineAndFailsOnceThePeerHasClosed) {
   EXPECT_FALSE(here_.send({}, "y", late()));
 }
 
+TEST_F(FramedSocketTest, WholeTextsAreSentAndReceivedWhileTheOtherSideReads) {
+  const std::string text(16 << 20, 'x');
+  EXPECT_FALSE(send_all(here_.descriptor(), text, [] { return false; })) << "more than the socket holds";
+  std::string received;
+  const auto drain = [&] {
+    EXPECT_TRUE(there_.fill());
+    received += there_.take_raw(there_.arrived().size());
+    return true;
+  };
+  while (wait_until_ready(there_.descriptor(), POLLIN, soon())) drain();
+  received.clear();
+  EXPECT_TRUE(send_all(here_.descriptor(), text, drain));
+  while (received.size() < text.size()) drain();
+  EXPECT_TRUE(received == text);
+}
+
+TEST_F(FramedSocketTest, ReceivingAnExactNumberOfBytesEndsWithTheStream) {
+  here_.put_raw("abcd");
+  std::string bytes(3, '\0');
+  const auto always = [] { return true; };
+  EXPECT_FALSE(receive_exactly(there_.descriptor(), bytes.data(), 3, [] { return false; }));
+  EXPECT_TRUE(receive_exactly(there_.descriptor(), bytes.data(), 3, always));
+  EXPECT_EQ(bytes, "abc");
+  here_.close();
+  EXPECT_FALSE(receive_exactly(there_.descriptor(), bytes.data(), 2, always)) << "one byte is left";
+  EXPECT_EQ(errno, 0);
+  EXPECT_FALSE(send_all(there_.descriptor(), "x", always));
+  EXPECT_EQ(errno, EPIPE);
+}
+
 }  // namespace
 }  // namespace concord

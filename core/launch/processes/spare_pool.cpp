@@ -9,20 +9,14 @@
 #include <system_error>
 
 #include "core/launch/processes/spare_process.h"
+#include "platform/base/stream_io.hpp"
 
 namespace concord {
 namespace {
 
-// All of |text| at once, or nothing that counts: a spare whose socket is full does not read.
-bool send_all(int fd, const std::string& text) {
-  size_t sent = 0;
-  while (sent < text.size()) {
-    const ssize_t length = ::send(fd, text.data() + sent, text.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (length < 0 && errno == EINTR) continue;
-    if (length <= 0) return false;
-    sent += static_cast<size_t>(length);
-  }
-  return ::shutdown(fd, SHUT_WR) == 0;
+// Sends all of |text| and ends the stream. Returns false if the socket is full: the spare does not read.
+bool send_and_end(int fd, const std::string& text) {
+  return send_all(fd, text, [] { return false; }) && ::shutdown(fd, SHUT_WR) == 0;
 }
 
 }  // namespace
@@ -88,7 +82,7 @@ std::optional<StartedProcess> SparePool::take(const std::vector<std::string>& en
   for (const std::string& entry : environment) (text += entry).push_back('\0');
   while (const std::optional<size_t> place = spare_to_take(phases_)) {
     Spare& spare = spares_[*place];
-    if (!send_all(spare.control.get(), text)) {
+    if (!send_and_end(spare.control.get(), text)) {
       drop(*place, SpareEvent::died);
       continue;
     }

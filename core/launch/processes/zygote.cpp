@@ -17,6 +17,7 @@
 #include "core/launch/processes/zygote_process.h"
 #include "core/launch/watch/hang_watch.h"
 #include "platform/base/descriptor_message.hpp"
+#include "platform/base/framed_socket.hpp"
 
 namespace concord {
 namespace {
@@ -26,15 +27,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kForkTime{10};
 constexpr std::chrono::minutes kLoadTime{10};  // libtorch from a slow disk; afterwards ranks load it themselves
 
-// Not more than the socket takes at once: a zygote that is ready reads.
+// Waits: for a zygote that has stopped reading, at most kForkTime.
 bool send_environment(int fd, const std::string& text) {
-  for (size_t sent = 0; sent < text.size();) {
-    const ssize_t length = ::send(fd, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-    if (length < 0 && errno == EINTR) continue;
-    if (length <= 0) return false;
-    sent += static_cast<size_t>(length);
-  }
-  return true;
+  return send_all(fd, text, [fd] { return wait_until_ready(fd, POLLOUT, Clock::now() + kForkTime); });
 }
 
 bool send_request(int fd, const ZygoteRequest& request, const int (&descriptors)[kZygoteDescriptors]) {
@@ -100,14 +95,7 @@ bool Zygote::is_ready(ProcessCommand command) {
 // that the zygote forks later cannot answer and exits.
 bool Zygote::receive(void* to, size_t bytes, Clock::duration limit, bool heeds_signals) {
   const Clock::time_point end = Clock::now() + limit;
-  for (size_t got = 0; got < bytes;) {
-    if (!await(end, heeds_signals)) return false;
-    const ssize_t length = ::recv(control_.get(), static_cast<char*>(to) + got, bytes - got, 0);
-    if (length < 0 && errno == EINTR) continue;
-    if (length <= 0) return false;
-    got += static_cast<size_t>(length);
-  }
-  return true;
+  return receive_exactly(control_.get(), to, bytes, [&] { return await(end, heeds_signals); });
 }
 
 // Whether there is something to be received from it.

@@ -21,6 +21,7 @@
 #include "core/launch/processes/signal_queue.h"
 #include "core/launch/processes/spare_process.h"
 #include "platform/base/descriptor_message.hpp"
+#include "platform/base/stream_io.hpp"
 
 namespace concord {
 namespace {
@@ -33,14 +34,8 @@ struct RankOrder {
 
 bool has_one_thread() { return read_process_file(::getpid(), "status").find("\nThreads:\t1\n") != std::string::npos; }
 
-bool receive_all(void* to, size_t bytes) {
-  for (size_t got = 0; got < bytes;) {
-    const ssize_t length = ::recv(STDIN_FILENO, static_cast<char*>(to) + got, bytes - got, 0);
-    if (length < 0 && errno == EINTR) continue;
-    if (length <= 0) return false;
-    got += static_cast<size_t>(length);
-  }
-  return true;
+bool receive_order(void* to, size_t bytes) {
+  return receive_exactly(STDIN_FILENO, to, bytes, [] { return true; });
 }
 
 // Nothing: the launcher has gone, or has no more use for it.
@@ -49,9 +44,9 @@ std::optional<RankOrder> next_order() {
   auto* const request = reinterpret_cast<char*>(&order.request);
   const size_t got =
       receive_with_descriptors(STDIN_FILENO, std::span(request, sizeof order.request), std::span(order.descriptors));
-  if (got == 0 || !receive_all(request + got, sizeof order.request - got)) return std::nullopt;
+  if (got == 0 || !receive_order(request + got, sizeof order.request - got)) return std::nullopt;
   order.environment.resize(order.request.environment_bytes);
-  if (!receive_all(order.environment.data(), order.environment.size())) return std::nullopt;
+  if (!receive_order(order.environment.data(), order.environment.size())) return std::nullopt;
   return order;
 }
 

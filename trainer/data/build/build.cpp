@@ -64,8 +64,8 @@ std::string plan_of(const BuildArguments& arguments, const std::vector<std::stri
   if (arguments.tokenizer != "byte") plan += fmt::format(", {:016x}", stable_hash(MappedFile(tokenizer.name()).text()));
   if (arguments.dataset) plan += "\ndata set " + arguments.dataset->text();
   for (const std::string& path : inputs) {
-    const auto size = InputFile(path).size();  // first: its error for a missing file names the cause and the file
-    plan += fmt::format("\ninput {}, {} bytes, changed {}", fs::absolute(path).string(), size,
+    const InputFile file(path);  // throws if it cannot be read
+    plan += fmt::format("\ninput {}, {} bytes, changed {}", fs::absolute(path).string(), file.size(),
                         fs::last_write_time(path).time_since_epoch().count());
   }
   return plan + "\n";

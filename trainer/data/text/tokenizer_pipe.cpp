@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -24,6 +22,10 @@ namespace {
 constexpr int64_t kBytesPerMillisecond = 100;  // far slower than any tokenizer
 constexpr size_t kMaxGreeting = 1 << 16;
 constexpr size_t kMaxRefusal = 2000;
+
+struct ItemHeader {
+  uint32_t bytes = 0;
+};
 
 // Returns an integer in [0, |end|).
 int64_t id_of(const nlohmann::json& value, int64_t end) {
@@ -62,8 +64,8 @@ TokenizerPipe::TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::
 
 void TokenizerPipe::fail(const std::string& what) const { throw std::runtime_error(name_ + " " + what); }
 
-void TokenizerPipe::wait_for(int fd, short events) {
-  if (wait_until_ready(fd, events, Clock::now() + allowed_)) return;
+bool TokenizerPipe::wait_for(int fd, short events) const {
+  if (wait_until_ready(fd, events, Clock::now() + allowed_)) return true;
   if (errno != 0) fail(fmt::format("cannot be polled: {}", std::strerror(errno)));
   fail_to_answer(allowed_);
 }
@@ -76,29 +78,17 @@ void TokenizerPipe::fail_to_answer(std::chrono::milliseconds waited) const {
 }
 
 void TokenizerPipe::send(std::string_view bytes) {
-  while (!bytes.empty()) {
-    wait_for(to_.get(), POLLOUT);
-    const ssize_t sent = ::send(to_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-    if (sent < 0) fail(fmt::format("does not accept more text: {}", std::strerror(errno)));
-    bytes.remove_prefix(static_cast<size_t>(sent));
-  }
+  const auto wait = [this] { return wait_for(to_.get(), POLLOUT); };
+  if (!send_all(to_.get(), bytes, wait)) fail(fmt::format("does not accept more text: {}", std::strerror(errno)));
 }
 
 void TokenizerPipe::receive(void* to, size_t count) {
-  char* at = static_cast<char*>(to);
-  while (count > 0) {
-    wait_for(from_.get(), POLLIN);
-    const ssize_t got = ::read(from_.get(), at, count);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
-    if (got == 0)
-      fail(
-          "exited before answering; see its output above. If it ran out of memory, increase CONCORD_TOKENIZER_MEMORY "
-          "(GiB)");
-    at += got;
-    count -= static_cast<size_t>(got);
-  }
+  const auto wait = [this] { return wait_for(from_.get(), POLLIN); };
+  if (receive_exactly(from_.get(), to, count, wait)) return;
+  if (errno != 0) fail(fmt::format("cannot be read: {}", std::strerror(errno)));
+  fail(
+      "exited before answering; see its output above. If it ran out of memory, increase CONCORD_TOKENIZER_MEMORY "
+      "(GiB)");
 }
 
 TokenizerGreeting TokenizerPipe::read_greeting() {
@@ -133,8 +123,7 @@ void TokenizerPipe::request(const char* kind, const std::vector<std::string_view
       throw ConfigError(
           fmt::format("a document of {} bytes is too long for the tokenizer; the limit is 4 GiB", item.size()));
     }
-    const uint32_t bytes = static_cast<uint32_t>(item.size());
-    whole.append(reinterpret_cast<const char*>(&bytes), sizeof bytes).append(item);
+    append_message(ItemHeader{}, item, &whole);
   }
   allowed_ = patience_ + std::chrono::milliseconds(static_cast<int64_t>(whole.size()) / kBytesPerMillisecond);
   send(whole);

@@ -53,7 +53,7 @@ class TokenizerPipe {
   std::string receive_text(uint32_t bytes);
   // Returns nullopt if the item is rejected, and sets |refusal| to the reason unless it is set already.
   std::optional<std::vector<int64_t>> receive_ids(std::optional<std::string>* refusal);
-  void wait_for(int fd, short events);
+  bool wait_for(int fd, short events) const;  // true, or throws
   [[noreturn]] void fail(const std::string& what) const;
   [[noreturn]] void fail_to_answer(std::chrono::milliseconds waited) const;
 

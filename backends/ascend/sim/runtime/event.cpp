@@ -7,8 +7,6 @@ namespace {
 
 std::atomic<int64_t> wait_timeout_seconds{0};
 
-int64_t now_in_nanoseconds() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
-
 Clock::time_point deadline_after(std::chrono::milliseconds timeout) {
   if (timeout.count() > 0) return Clock::now() + timeout;
   const int64_t seconds = wait_timeout_seconds.load();
@@ -68,7 +66,7 @@ void Event::record(const std::shared_ptr<Stream>& stream) {
   if (stamp != nullptr) {
     mark.ticket = stream->queue()->push({"aclrtRecordEvent",
                                          [stamp, flag = flag_] {
-                                           stamp->store(now_in_nanoseconds());
+                                           stamp->store(cpu::now_in_nanoseconds());
                                            if (flag == nullptr) return;
                                            flag->set.store(true);
                                            flag->changed.notify_all();

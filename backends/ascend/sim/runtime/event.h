@@ -18,6 +18,7 @@
 
 #include "backends/ascend/sim/runtime/capture.h"
 #include "backends/ascend/sim/runtime/queue.h"
+#include "backends/cpu/mark.h"
 #include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
@@ -47,18 +48,14 @@ class Event {
   int64_t reached_at(const char* which) const;
 
  private:
-  using Stamp = std::atomic<int64_t>;
+  using Mark = cpu::MarkOf<Queue>;
+  using Stamp = cpu::Stamp;
 
   // The device's flag, shared with the tasks that set, clear and wait for it.
   struct Flag {
     std::atomic<bool> set{false};
     std::atomic<int> waiting{0};
     cpu::Parking changed;
-  };
-  struct Mark {
-    std::shared_ptr<Queue> queue;
-    uint64_t ticket = 0;
-    bool reached() const { return queue == nullptr || queue->reached(ticket); }
   };
 
   bool has(uint32_t flag) const { return (flags_ & flag) != 0; }

@@ -95,7 +95,7 @@ std::shared_ptr<Context> Machine::current() const {
 
 void Machine::make_current(void* context) {
   require_not_null(context, "context");
-  current_context() = contexts_.find(context);
+  current_context() = contexts_.share_locked(context);
 }
 
 void* Machine::create_context(int32_t number) {
@@ -106,7 +106,7 @@ void* Machine::create_context(int32_t number) {
 
 void Machine::destroy_context(void* context) {
   require_not_null(context, "context");
-  const std::shared_ptr<Context> found = contexts_.find(context);
+  const std::shared_ptr<Context> found = contexts_.share_locked(context);
   if (found->is_default) {
     fail(abi::kRtParamInvalid,
          "a default context ends with its device; only contexts of aclrtCreateContext can be destroyed");
@@ -167,13 +167,13 @@ void Machine::destroy_stream(void* handle, bool by_force) {
 }
 
 std::shared_ptr<Stream> Machine::any_stream(void* handle) const {
-  return handle == nullptr ? current()->default_stream : streams_.find(handle);
+  return handle == nullptr ? current()->default_stream : streams_.share_locked(handle);
 }
 
 std::shared_ptr<Stream> Machine::stream(void* handle) const {
   const std::shared_ptr<Context> context = current();
   if (handle == nullptr) return context->default_stream;
-  std::shared_ptr<Stream> found = streams_.find(handle);
+  std::shared_ptr<Stream> found = streams_.share_locked(handle);
   if (found->context() != context.get()) {
     fail(abi::kRtStreamContext,
          text("stream %d belongs to %s of device %d; the current one is %s of device %d", found->id(),

@@ -59,7 +59,7 @@ class Machine {
   std::shared_ptr<Stream> any_stream(void* handle) const;
 
   void* create_event(Event::Kind kind, uint32_t flags);
-  std::shared_ptr<Event> event(void* handle) const { return events_.find(handle); }
+  std::shared_ptr<Event> event(void* handle) const { return events_.share_locked(handle); }
   void destroy_event(void* handle) { events_.remove(handle); }
 
   // Returns all streams of |device|, of all contexts.

@@ -73,10 +73,11 @@ int32_t launch(void* stream, const char* name, Work work, std::function<void()> 
     Work work;
     std::function<void()> stop;
   };
+  auto* const state = new State{std::move(work), std::move(stop)};
   return concord_sim_launch(
-      stream, name, [](void* state) -> int32_t { return static_cast<State*>(state)->work(); },
-      stop == nullptr ? nullptr : +[](void* state) { static_cast<State*>(state)->stop(); },
-      [](void* state) { delete static_cast<State*>(state); }, new State{std::move(work), std::move(stop)});
+      stream, name, [](void* held) -> int32_t { return static_cast<State*>(held)->work(); },
+      state->stop == nullptr ? nullptr : +[](void* held) { static_cast<State*>(held)->stop(); },
+      [](void* held) { delete static_cast<State*>(held); }, state);
 }
 
 template <class Type>

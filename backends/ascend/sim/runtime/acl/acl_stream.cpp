@@ -246,7 +246,7 @@ aclError aclmdlRIExecuteAsync(aclmdlRI model, aclrtStream stream) {
     require_not_null(model, "modelRI");
     const std::shared_ptr<Stream> on = machine().stream(stream);
     on->require_not_captured("running a captured model");
-    models().find(model)->run_on(*on);
+    models().share_locked(model)->run_on(*on);
   });
 }
 

@@ -116,7 +116,7 @@ int32_t aclrtMapMem(void* address, size_t bytes, size_t offset, void* handle, ui
   return guarded(__func__, [&] {
     require_not_null(address, "virPtr");
     if (offset != 0 || flags != 0) fail(kRtParamInvalid, "offset and flags must be 0");
-    memory().map(address, bytes, offset, physicals().find(handle));
+    memory().map(address, bytes, offset, physicals().share_locked(handle));
   });
 }
 
@@ -129,7 +129,7 @@ int32_t aclrtUnmapMem(void* address) {
 
 int32_t aclrtMemExportToShareableHandle(void* handle, uint32_t /*type*/, uint64_t /*flags*/, uint64_t* /*shared*/) {
   return guarded(__func__, [&] {
-    physicals().find(handle);
+    physicals().share_locked(handle);
     fail(kRtFeatureNotSupport, "physical memory is not shared between processes here; aclrtIpcMem* is");
   });
 }
