@@ -86,6 +86,13 @@ def check_refusals(program, folder):
     assert refused.returncode != 0 and "an adapter is not supported for a qwen3_next model" in refused.stderr, refused.stderr
 
 
+# Weights after 20 steps, relative to the reference. Gradients of linear attention differ by up to 6.6e-6 of their norm:
+# transformers adds up its chunks in another order. AdamW divides each element's update by the size of its gradient, so
+# the smallest of N elements, about 1 / N of the typical one, differ most: 6.6e-6 sqrt(N) lr / rms(weight) for a tensor.
+# With the MLP's N = 1,536, lr = 1e-3 and weights of 0.05 that is 5.2e-6.
+WEIGHT = 5.2e-6
+
+
 def compare_training(program, folder):
     """20 steps, compared with transformers."""
     make_model("qwen3_next", SETTINGS | {"initializer_range": 0.05}, 9).float().save_pretrained(folder / "trained")
@@ -95,7 +102,7 @@ def compare_training(program, folder):
         "cp 2": (2, ["context_parallel_size: 2", "gradient_accumulation_steps: 4"]),
         "tp 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "pipeline_model_parallel_size: 2",
                            f'pipeline_model_parallel_layout: "{STAGES}"', "gradient_accumulation_steps: 4"]),
-    })
+    }, weight_bound=WEIGHT)
 
 
 def compare_files(program, folder):

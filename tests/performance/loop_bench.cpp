@@ -55,7 +55,8 @@ double step_seconds(TrainingArguments arguments, int64_t steps, const Providers&
     TrainingPlan plan = plan_training(arguments, 0, 1, providers.datasets);
     ParallelContext& job = initialize(initialize_args(plan));
     Trainer trainer(std::move(plan), job, providers);
-    trainer.add_callback(std::make_shared<ReportCallback>(trainer.plan(), job, 0, nowhere, std::vector<std::string>{}));
+    trainer.add_callback(std::make_shared<ReportCallback>(trainer.plan(), job, 0, nowhere, std::vector<std::string>{},
+                                                          std::vector<std::unique_ptr<Tracker>>{}));
     const auto begin = std::chrono::steady_clock::now();
     trainer.train();
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
