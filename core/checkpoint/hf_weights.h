@@ -94,6 +94,9 @@ struct HfSaveOptions {
   // The ranks that write |folder| together, including this one: those of its machine, if each machine has its own
   // folder (core/mesh/machines.h). nullopt: all ranks.
   std::optional<RankRange> writers = std::nullopt;
+  // Every machine has its own |folder|, with the data of its ranks and a copy of the data of the previous machine's
+  // (core/checkpoint/write/replication.h); excludes |writers|.
+  bool replicated = false;
   // Bytes that are copied, written or sent to another machine at a time; at least one element.
   int64_t chunk_bytes = kChunkBytes;
 };

@@ -127,7 +127,8 @@ bool is_abandoned(const fs::path& folder) {
 
 std::vector<std::string> foreign_files_in(const std::string& folder) {
   constexpr std::string_view kTexts[] = {"config.json",   "adapter_config.json", "trainer_state.json",
-                                         "metadata.json", "manifest.json",       kNonceFile};
+                                         "metadata.json", "manifest.json",       "machine.json",
+                                         kNonceFile};
   std::vector<std::string> names;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();

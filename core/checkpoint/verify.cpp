@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -31,19 +30,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kPieceBytes = 4 << 20;
 constexpr int kMaxThreads = 8;
-
-// Fills |to|. Returns the number of bytes read, which is less at the end of the file. Throws std::runtime_error.
-size_t read_at(const InputFile& file, uint64_t place, std::span<std::byte> to) {
-  size_t had = 0;
-  while (had < to.size()) {
-    const ssize_t got = ::pread(file.fd(), to.data() + had, to.size() - had, static_cast<off_t>(place + had));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw std::runtime_error(std::strerror(errno));
-    if (got == 0) break;
-    had += static_cast<size_t>(got);
-  }
-  return had;
-}
 
 // The data of one checksum: a plain file, or a tensor.
 struct Unit {
@@ -179,10 +165,10 @@ class Verification {
 
   static std::string read_head(const InputFile& input) {
     std::string head(safetensors::kLengthBytes, '\0');
-    head.resize(read_at(input, 0, std::as_writable_bytes(std::span(head))));
+    head.resize(input.read_at(0, std::as_writable_bytes(std::span(head))));
     const uint64_t length = safetensors::header_length(head, input.size(), input.path());
     head.resize(safetensors::kLengthBytes + length);
-    head.resize(read_at(input, 0, std::as_writable_bytes(std::span(head))));
+    head.resize(input.read_at(0, std::as_writable_bytes(std::span(head))));
     return head;
   }
 
@@ -229,7 +215,7 @@ class Verification {
     Unit& unit = *piece.unit;
     std::string problem;
     try {
-      if (read_at(*unit.file, unit.begin + piece.offset, buffer) == buffer.size()) {
+      if (unit.file->read_at(unit.begin + piece.offset, buffer) == buffer.size()) {
         unit.sum ^= crc32_share(buffer, piece.offset, unit.bytes);
         return;
       }

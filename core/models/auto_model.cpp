@@ -8,7 +8,6 @@
 #include "core/base/config_error.h"
 #include "core/checkpoint/hf_dtype.h"
 #include "core/checkpoint/hf_plan.h"
-#include "core/checkpoint/write/replicated_save.h"
 #include "core/models/adapters/merge_adapter.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/precision/fp8_layers.h"
@@ -207,14 +206,6 @@ HfSaveOptions VirtualModels::with_config(HfSaveOptions options) const {
     options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
   }
   return options;
-}
-
-std::shared_ptr<const GlobalSavePlan> VirtualModels::save_replicated(const std::filesystem::path& folder,
-                                                                     HfSaveOptions options,
-                                                                     std::shared_ptr<const GlobalSavePlan> previous) {
-  std::vector<Parameter> saved = saved_parameters();
-  return concord::save_replicated(folder.string(), pointers(saved), *context_, with_config(std::move(options)),
-                                  std::move(previous));
 }
 
 std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& folder, HfSaveOptions options,

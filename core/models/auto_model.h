@@ -47,10 +47,6 @@ class VirtualModels {
   // Like save_pretrained(), but returns a job that saves in the background while the model trains.
   std::unique_ptr<SaveJob> start_save(const std::filesystem::path& folder, HfSaveOptions options,
                                       SaveJob::Source source, std::shared_ptr<const GlobalSavePlan> previous = nullptr);
-  // Like save_pretrained(), but writes to a folder on each machine (replicated_save.h). Waits: until the save is
-  // complete.
-  std::shared_ptr<const GlobalSavePlan> save_replicated(const std::filesystem::path& folder, HfSaveOptions options,
-                                                        std::shared_ptr<const GlobalSavePlan> previous = nullptr);
 
   // Initialises a new adapter according to its init_lora_weights. Every rank calls it.
   void begin_adapter();

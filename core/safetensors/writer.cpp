@@ -106,9 +106,10 @@ FilePart::FilePart(std::string path, Mode mode, uint64_t bytes) : path_(std::mov
   const int flags = O_WRONLY | O_CLOEXEC | O_CREAT | (mode == Mode::create ? O_EXCL : 0);
   fd_.reset(::open(path_.c_str(), flags, 0666));
   if (!fd_) fail(path_, mode == Mode::create ? "cannot be created" : "cannot be opened for writing", errno);
-  int code = bytes == 0 ? 0 : (::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno);
+  const bool reserves = bytes > 0 && mode != Mode::sparse;
+  int code = !reserves || ::fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   // Some file systems cannot preallocate space; a full disk is then detected by write().
-  if (code == EOPNOTSUPP || code == ENOSYS || code == EINVAL)
+  if (mode == Mode::sparse || code == EOPNOTSUPP || code == ENOSYS || code == EINVAL)
     code = ::ftruncate(fd_.get(), static_cast<off_t>(bytes)) == 0
                ? 0
                : errno;  // the other processes write only within |bytes|

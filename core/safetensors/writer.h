@@ -42,8 +42,9 @@ FilePlan plan_file(std::vector<TensorShape> tensors, const Metadata& metadata, c
 // A file that is written at given offsets. Closed on destruction; never removed.
 class FilePart {
  public:
-  // create: must not exist, and is resized to |bytes|; share: may exist already, and is resized to |bytes| if not 0.
-  enum class Mode { create, share };
+  // create: must not exist, and is resized to |bytes|; share: may exist already, and is resized to |bytes| if not 0;
+  // sparse: like share, without reserving space for its data.
+  enum class Mode { create, share, sparse };
   FilePart(std::string path, Mode mode, uint64_t bytes = 0);
 
   const std::string& path() const { return path_; }

@@ -5,12 +5,14 @@
 #include <gmock/gmock.h>
 
 #include <filesystem>
+#include <fstream>
+#include <functional>
 #include <map>
 
 #include "core/checkpoint/hf_weights.h"
+#include "core/checkpoint/read/machine_copies.h"
 #include "core/checkpoint/testing/sample_parameters.h"
 #include "core/checkpoint/verify.h"
-#include "core/checkpoint/write/replicated_save.h"
 #include "core/checkpoint/write/save_job.h"
 #include "tests/processes/groups/group_job.h"
 
@@ -21,6 +23,7 @@ namespace fs = std::filesystem;
 using concord::testing::SampleParameters;
 using concord::testing::stage_specs;
 using safetensors::testing::read_file;
+using ::testing::HasSubstr;
 
 // Returns the content of all files, by name.
 std::map<std::string, std::string> contents(const std::string& folder) {
@@ -91,47 +94,150 @@ TEST(LoadWindows, OfAnySizeGiveTheSameValues) {
 
 // ------------------------------------------------------------------------------------------------- between machines
 
-// Makes |job| appear to be on two machines, of which the first has |ranks|. Returns the machine of this rank.
-int64_t split_into_machines(const ParallelContext& job, int64_t ranks) {
-  const int64_t machine = job.rank() < ranks ? 0 : 1;
-  set_variable("LOCAL_RANK", std::to_string(job.rank() - machine * ranks));
-  set_variable("LOCAL_WORLD_SIZE", std::to_string(machine == 0 ? ranks : job.world() - ranks));
+// Makes |job| appear to be on machines with |ranks| ranks each. Returns the machine of this rank.
+int64_t split_into_machines(const ParallelContext& job, const std::vector<int64_t>& ranks) {
+  int64_t machine = 0, first = 0;
+  while (job.rank() >= first + ranks[static_cast<size_t>(machine)]) first += ranks[static_cast<size_t>(machine++)];
+  set_variable("LOCAL_RANK", std::to_string(job.rank() - first));
+  set_variable("LOCAL_WORLD_SIZE", std::to_string(ranks[static_cast<size_t>(machine)]));
   return machine;
 }
 
-// Saves parts, removes those of the machine |lost|, gathers and assembles them: the file equals that of the save
-// |whole|.
-void lose_and_gather(ParallelContext& job, const SampleParameters& sample, const std::string& folder, int64_t machine,
-                     int64_t lost, int64_t chunk_bytes) {
-  const std::string own = folder + "/" + std::to_string(machine), parts = own + "/parts";
-  save_replicated(parts, sample.list, job, {.with_config = false, .chunk_bytes = chunk_bytes}, nullptr);
-  job.world_group().barrier().wait();
-  if (job.rank() == 0) {
-    const auto a = contents(folder + "/0/parts"), b = contents(folder + "/1/parts");
-    for (const auto& [name, bytes] : a) {
-      EXPECT_TRUE(!b.contains(name) || bytes == b.at(name)) << name << " differs on another machine";
-    }
-    fs::remove_all(folder + "/" + std::to_string(lost) + "/parts");
+// A job whose machines have one folder each, |folder|/<machine>.
+class MachineFolders {
+ public:
+  MachineFolders(ParallelContext& job, const std::string& folder, const std::vector<int64_t>& ranks)
+      : job_(job), folder_(folder), machine_(split_into_machines(job, ranks)) {}
+
+  std::string copy_of(int64_t machine) const { return folder_ + "/" + std::to_string(machine) + "/copy"; }
+  std::string merged() const { return folder_ + "/" + std::to_string(machine_) + "/merged"; }
+
+  void save(const SampleParameters& sample, int64_t chunk_bytes) {
+    SaveJob(copy_of(machine_), sample.list, job_,
+            {.with_config = false,
+             .overwrite = true,
+             .manifest = true,
+             .memory_limit = 1,
+             .replicated = true,
+             .chunk_bytes = chunk_bytes},
+            SaveJob::Source::live)
+        .wait();
   }
-  job.world_group().barrier().wait();
-  EXPECT_TRUE(fetch_missing_shards(parts, job, chunk_bytes));
-  assemble_parts(parts, own + "/assembled", job);
-  EXPECT_TRUE(contents(own + "/assembled") == contents(folder + "/whole"))
-      << "machine " << machine << " in chunks of " << chunk_bytes;
-  job.world_group().barrier().wait();
+  // Runs |change| on one rank, between other calls of all ranks.
+  void change(const std::function<void()>& change) {
+    job_.world_group().barrier().wait();
+    if (job_.rank() == 0) change();
+    job_.world_group().barrier().wait();
+  }
+  void lose(int64_t machine) {
+    change([&] { fs::remove_all(copy_of(machine)); });
+  }
+  bool merge(int64_t chunk_bytes) { return merge_copies(copy_of(machine_), merged(), job_, chunk_bytes); }
+  std::string refusal() {
+    return safetensors::testing::message_of<std::runtime_error>([&] { merge(kChunkBytes); });
+  }
+  void expect_merged(const std::string& whole, int64_t chunk_bytes) {
+    EXPECT_TRUE(merge(chunk_bytes));
+    EXPECT_TRUE(contents(merged()) == contents(whole)) << "machine " << machine_ << " in chunks of " << chunk_bytes;
+  }
+
+ private:
+  ParallelContext& job_;
+  const std::string folder_;
+  const int64_t machine_;
+};
+
+const HfSaveOptions kWhole{.with_config = false, .overwrite = true, .manifest = true};
+
+// Stages of different sizes. With two machines each has everything; with three each has two stages.
+TEST(MachineCopies, OfAnySizeAreMergedToTheSameBytesAfterALoss) {
+  const TemporaryFolder folder;
+  write_sample_folder(folder / "first");
+  for (const std::vector<int64_t>& ranks : {std::vector<int64_t>{2, 1}, {1, 2}, {1, 1, 1}}) {
+    expect_job(3, {.pipeline_model_parallel_size = 3}, [&](ParallelContext& job) {
+      MachineFolders machines(job, folder.path(), ranks);
+      const SampleParameters sample = read_sample(job, folder / "first");
+      save_hf_weights(folder / "whole", sample.list, job, kWhole);
+      for (int64_t lost = 0; lost < static_cast<int64_t>(ranks.size()); ++lost) {
+        for (const int64_t bytes : {52, 1000, 5000}) {
+          machines.save(sample, bytes);
+          machines.lose(lost);
+          machines.expect_merged(folder / "whole", bytes);
+        }
+      }
+      machines.lose(0);
+      EXPECT_FALSE(machines.merge(kChunkBytes)) << "two neighbours are lost";
+    });
+  }
 }
 
-// Parts of different lengths, of two ranks on the first machine and of one on the second.
-TEST(PartChunks, OfAnySizeMoveWholePartsBetweenMachines) {
+// Replicas divide their elements, and each has another part of every tensor.
+TEST(MachineCopies, HaveTheSharesOfReplicas) {
+  const TemporaryFolder folder;
+  write_sample_folder(folder / "first");
+  expect_job(4, {.tensor_model_parallel_size = 2}, [&](ParallelContext& job) {
+    MachineFolders machines(job, folder.path(), {1, 1, 1, 1});
+    const SampleParameters sample = read_sample(job, folder / "first");
+    save_hf_weights(folder / "whole", sample.list, job, kWhole);
+    machines.save(sample, 1000);
+    machines.lose(0);
+    machines.lose(2);
+    machines.expect_merged(folder / "whole", 1000);
+  });
+}
+
+TEST(MachineCopies, OfAnotherSaveDoNotCount) {
   const TemporaryFolder folder;
   write_sample_folder(folder / "first");
   expect_job(3, {.pipeline_model_parallel_size = 3}, [&](ParallelContext& job) {
-    const int64_t machine = split_into_machines(job, 2);
+    MachineFolders machines(job, folder.path(), {1, 1, 1});
     const SampleParameters sample = read_sample(job, folder / "first");
-    save_hf_weights(folder / "whole", sample.list, job, {.with_config = false});
-    for (const int64_t lost : {0, 1}) {
-      for (const int64_t bytes : {1000, 5000}) lose_and_gather(job, sample, folder.path(), machine, lost, bytes);
-    }
+    machines.save(sample, 1000);
+    machines.change([&] { fs::rename(machines.copy_of(1), folder / "earlier"); });
+    const at::NoGradGuard no_grad;
+    sample.list[0]->value.add_(1);
+    machines.save(sample, 1000);
+    machines.lose(0);
+    machines.change([&] {
+      fs::remove_all(machines.copy_of(1));
+      fs::rename(folder / "earlier", machines.copy_of(1));
+    });
+    EXPECT_FALSE(machines.merge(kChunkBytes));
+    EXPECT_FALSE(fs::exists(machines.merged()));
+  });
+}
+
+// Overwrites the bytes at |place| of |file| with |bytes|.
+void overwrite(const std::string& file, uint64_t place, const std::string& bytes) {
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(static_cast<std::streamoff>(place))
+      << bytes;
+}
+
+TEST(MachineCopies, ThatAreDamagedAreRefusedWithTheReason) {
+  const TemporaryFolder folder;
+  write_sample_folder(folder / "first");
+  expect_job(2, {.pipeline_model_parallel_size = 2}, [&](ParallelContext& job) {
+    MachineFolders machines(job, folder.path(), {1, 1});
+    const SampleParameters sample = read_sample(job, folder / "first");
+    const std::string copy = machines.copy_of(1), file = copy + "/model.safetensors";
+    const auto refusal = [&](const std::function<void()>& damage) {
+      machines.save(sample, 1000);
+      machines.lose(0);
+      machines.change(damage);
+      return machines.refusal();
+    };
+    EXPECT_THAT(refusal([&] { fs::resize_file(file, fs::file_size(file) - 1); }), HasSubstr("but the manifest says"));
+    EXPECT_THAT(refusal([&] { fs::resize_file(file, fs::file_size(file) + 1); }), HasSubstr("but the manifest says"));
+    EXPECT_THAT(refusal([&] { fs::remove(file); }), HasSubstr("cannot be opened"));
+    EXPECT_THAT(refusal([&] {
+                  const std::string whole = read_file(file);
+                  overwrite(file, whole.size() - 1, std::string(1, static_cast<char>(whole.back() ^ 1)));
+                }),
+                HasSubstr("has the checksum"));
+    EXPECT_THAT(refusal([&] { overwrite(file, 0, std::string(8, '\xff')); }), HasSubstr("its header cannot be read"));
+    EXPECT_THAT(refusal([&] { overwrite(file, 9, "x"); }), HasSubstr("its header has the checksum"));
+    EXPECT_THAT(refusal([&] { overwrite(copy + "/manifest.json", 0, "x"); }), HasSubstr("manifest.json"));
+    EXPECT_THAT(refusal([&] { overwrite(copy + "/machine.json", 0, "x"); }), HasSubstr("machine.json"));
   });
 }
 
@@ -162,17 +268,19 @@ TEST(SaveChunks, ATensorBeyondTheDefaultSizesIsSavedVerifiedAndLoaded) {
   });
 }
 
-// One stage per rank, so that each rank's part exceeds the default size.
-TEST(PartChunks, APartBeyondTheDefaultSizeMovesBetweenMachines) {
+// One stage per rank, so that each rank's data exceeds the default size.
+TEST(MachineCopies, BeyondTheDefaultSizeAreMerged) {
   const TemporaryFolder folder;
   expect_job(2, {.pipeline_model_parallel_size = 2}, [&](ParallelContext& job) {
-    const int64_t machine = split_into_machines(job, 1);
+    MachineFolders machines(job, folder.path(), {1, 1});
     ShardSpec own = kLarge;
     own.name += std::to_string(job.rank());
     const SampleParameters sample({own}, ShardPlace{}, at::kFloat, job.torch_device());
     fill_with_numbers(sample);
-    save_hf_weights(folder / "whole", sample.list, job, {.with_config = false});
-    lose_and_gather(job, sample, folder.path(), machine, 0, kChunkBytes);
+    save_hf_weights(folder / "whole", sample.list, job, kWhole);
+    machines.save(sample, kChunkBytes);
+    machines.lose(0);
+    machines.expect_merged(folder / "whole", kChunkBytes);
   });
 }
 

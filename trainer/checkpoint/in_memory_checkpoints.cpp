@@ -11,9 +11,8 @@
 
 #include "core/base/bytes_text.h"
 #include "core/base/job_board.h"
-#include "core/checkpoint/write/replicated_save.h"
+#include "core/checkpoint/read/machine_copies.h"
 #include "core/mesh/agreement.h"
-#include "core/mesh/job_environment.h"
 #include "core/models/parameter_plan.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
@@ -64,12 +63,10 @@ std::string restore_from_peers(int64_t than, ParallelContext& job) {
     std::erase_if(steps, [&](int64_t step) { return step >= below; });
     below = all_reduce_scalar(job, steps.empty() ? -1 : steps.back(), ReduceOp::kMax);
     if (below <= than) return "";
-    const std::string parts = checkpoint_folder(folder, below).string();
     const std::string whole = checkpoint_folder(fs::path(folder) / kRestored, below).string();
     try {
-      if (folder_is_missing(job, folder) || !fetch_missing_shards(parts, job)) continue;
-      assemble_parts(parts, whole, job);
-      return whole;
+      if (folder_is_missing(job, folder)) continue;
+      if (merge_copies(checkpoint_folder(folder, below).string(), whole, job)) return whole;
     } catch (const Error&) {
       throw;
     } catch (const std::runtime_error& error) {
@@ -97,11 +94,18 @@ InMemoryCheckpoints::InMemoryCheckpoints(const TrainingPlan& plan, ParallelConte
 }
 
 void InMemoryCheckpoints::start(VirtualModels& model, int64_t step, HfSaveOptions options) {
-  if (has_several_machines()) return save_on_machines(model, step, std::move(options));
-  options.after_publish = [folder = folder_] { rotate_checkpoints(folder, 1); };
+  // Called when this one is complete on all machines: there is always one that all of them have.
+  options.after_publish = [folder = folder_] {
+    rotate_checkpoints(folder, 1);
+    fs::remove_all(fs::path(folder) / kRestored);
+  };
   options.overwrite = true;
+  options.replicated = has_several_machines();
+  if (options.replicated) options.memory_limit = 2 * options.chunk_bytes;
+  const SaveJob::Source source = options.replicated ? SaveJob::Source::live : SaveJob::Source::copy;
   try {
-    save_ = model.start_save(checkpoint_folder(folder_, step), std::move(options), SaveJob::Source::copy, plan_);
+    save_ = model.start_save(checkpoint_folder(folder_, step), std::move(options), source, plan_);
+    if (source == SaveJob::Source::live) save_->wait();
   } catch (const Error&) {
     throw;  // a rank is lost, or the device
   } catch (const std::runtime_error& error) {
@@ -111,26 +115,8 @@ void InMemoryCheckpoints::start(VirtualModels& model, int64_t step, HfSaveOption
   started_ = step;
 }
 
-// Older ones are removed when this one is complete on all machines: there is always one that all of them have.
-void InMemoryCheckpoints::save_on_machines(VirtualModels& model, int64_t step, HfSaveOptions options) {
-  try {
-    plan_ = model.save_replicated(checkpoint_folder(folder_, step), std::move(options), plan_);
-    if (read_job_environment().local_rank == 0) {
-      rotate_checkpoints(folder_, 1);
-      fs::remove_all(fs::path(folder_) / kRestored);
-    }
-  } catch (const Error&) {
-    throw;
-  } catch (const std::runtime_error& error) {
-    return give_up_this_one(error.what());
-  }
-  newest_ = step;
-  is_failing_ = false;
-  is_complete_ = true;
-}
-
 bool InMemoryCheckpoints::advance(SaveJob::Progress of_all_ranks) {
-  if (!save_) return std::exchange(is_complete_, false);
+  if (!save_) return false;
   try {
     save_->advance(of_all_ranks);
   } catch (const Error&) {

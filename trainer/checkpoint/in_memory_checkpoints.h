@@ -2,9 +2,9 @@
 // format of checkpoints on disk (core/checkpoint/write/save_job.h), in a folder of a file system in memory that the
 // launcher owns: it outlives the processes of the ranks, so that all of them, also one that replaces another, find
 // their state in it, under any layout. It is gone when the job ends or its machine does. In a job on several machines
-// each has the parts of its own ranks and copies of those of the machine before it
-// (core/checkpoint/write/replicated_save.h), so that the loss of one machine leaves all of them; for the loss of two
-// neighbours there are checkpoints on the disk.
+// each has the data of its own ranks and a copy of that of the machine before it
+// (core/checkpoint/write/replication.h), so that the loss of one machine loses nothing; for the loss of two neighbours
+// there are checkpoints on the disk.
 //
 // All ranks make the same calls. Threads: training thread only.
 #pragma once
@@ -22,7 +22,7 @@ namespace concord {
 // Returns the launcher's folder for in-memory checkpoints; empty if there is none.
 std::string memory_folder();
 
-// Assembles the newest checkpoint after step |than| of a job on several machines in a folder of this machine and
+// Merges the newest checkpoint after step |than| of a job on several machines in a folder of this machine and
 // returns the folder. Empty if there is none or it cannot be read; rank 0 logs why. Waits: for all ranks.
 std::string restore_from_peers(int64_t than, ParallelContext& job);
 // Returns whether the job runs on several machines.
@@ -49,14 +49,12 @@ class InMemoryCheckpoints {
  private:
   void switch_off(const std::string& why);
   void give_up_this_one(const std::string& why);
-  void save_on_machines(VirtualModels& model, int64_t step, HfSaveOptions options);
 
   ParallelContext& job_;
   std::string folder_;
   int64_t every_ = 0;
   std::unique_ptr<SaveJob> save_;
   std::shared_ptr<const GlobalSavePlan> plan_;
-  bool is_complete_ = false;  // complete on several machines, and not yet reported by advance()
   int64_t started_ = -1;
   int64_t newest_ = -1;
   bool is_failing_ = false;  // the last one could not be written, and a warning was logged

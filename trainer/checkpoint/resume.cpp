@@ -145,7 +145,7 @@ void choose_checkpoint(TrainingPlan* plan, ParallelContext& job) {
   if (plan->resume_from.empty()) return;
   const std::string memory = memory_folder();
   const bool is_in_memory = !memory.empty() && lies_in(plan->resume_from, memory);
-  if (is_in_memory && has_several_machines()) return;  // its parts were verified
+  if (is_in_memory && has_several_machines()) return;  // was verified when it was merged
   if (plan->writers) check_same_on_all_machines(plan->resume_from, job);
   if (!plan->arguments.saving.verify) return;
   const RankRange readers = plan->writers.value_or(RankRange{0, job.world()});

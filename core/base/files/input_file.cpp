@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 
 #include "core/base/config_error.h"
 #include "core/base/quoted.h"
@@ -56,6 +57,18 @@ std::string InputFile::read(uint64_t most, std::string_view kind) const {
   }
   refuse(path_, "has " + std::to_string(std::max<uint64_t>(size_, text.size())) + " bytes; the limit for " +
                     std::string(kind) + " is " + std::to_string(most));
+}
+
+size_t InputFile::read_at(uint64_t place, std::span<std::byte> to) const {
+  size_t had = 0;
+  while (had < to.size()) {
+    const ssize_t got = ::pread(fd_.get(), to.data() + had, to.size() - had, static_cast<off_t>(place + had));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw std::runtime_error(std::strerror(errno));
+    if (got == 0) break;
+    had += static_cast<size_t>(got);
+  }
+  return had;
 }
 
 }  // namespace concord

@@ -3,7 +3,9 @@
 // concurrently. Throws ConfigError with the path, its type and what to do.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -23,6 +25,10 @@ class InputFile {
   // Returns the whole content. Throws ConfigError beyond |most| bytes, also if the file grows while it is read; |kind|
   // ("a configuration") names the content in the message.
   std::string read(uint64_t most, std::string_view kind) const;
+
+  // Fills |to| with the bytes starting at |place|. Returns their number, which is smaller at the end of the file.
+  // Throws std::runtime_error with the system's message, without the path.
+  size_t read_at(uint64_t place, std::span<std::byte> to) const;
 
  private:
   std::string path_;

@@ -15,6 +15,17 @@ void ChunkWriter::read_after(const Stream& stream) {
   complete_->record(stream);
 }
 
+void ChunkWriter::add_copy(SaveChunk chunk) {
+  if (queue_.reserve(chunk.bytes)) push_reserved(std::move(chunk));
+}
+
+void ChunkWriter::push_reserved(SaveChunk chunk) {
+  chunk.reserved = chunk.bytes;
+  std::vector<SaveChunk> one(1);
+  one.front() = std::move(chunk);
+  queue_.push(std::move(one));
+}
+
 void ChunkWriter::pass_on(std::vector<SaveChunk> chunks, bool copies) {
   if (copies) chunks = copy_to_host(std::move(chunks));
   queue_.push(std::move(chunks));
@@ -35,13 +46,10 @@ std::vector<SaveChunk> ChunkWriter::copy_to_host(std::vector<SaveChunk> chunks) 
     }
     const std::shared_ptr<std::byte[]> host(new std::byte[static_cast<size_t>(chunk->bytes)]);
     std::memcpy(host.get(), chunk->on_host ? chunk->data : landing->finish(), static_cast<size_t>(chunk->bytes));
-    chunk->reserved = chunk->bytes;
     chunk->data = host.get();
     chunk->on_host = true;
     chunk->owner = host;
-    std::vector<SaveChunk> one(1);
-    one.front() = std::move(*chunk);
-    queue_.push(std::move(one));
+    push_reserved(std::move(*chunk));
   }
   chunks.erase(end_of_owned, chunks.end());
   return chunks;

@@ -24,8 +24,11 @@ class ChunkWriter {
   // Declares that chunks on the device are complete after the current work of |stream|. Call first if there are such
   // chunks.
   void read_after(const Stream& stream);
-  // Passes all chunks of the save to write(). With |copies|, memory without an owner may change afterwards. Waits: with
-  // |copies| until everything beyond the memory limit is written.
+  // Passes a copy of another machine's data, on the host and with an owner, to write(). Call before pass_on(). Waits:
+  // until everything beyond the memory limit is written.
+  void add_copy(SaveChunk chunk);
+  // Passes all other chunks of the save to write(). With |copies|, memory without an owner may change afterwards.
+  // Waits: with |copies| until everything beyond the memory limit is written.
   void pass_on(std::vector<SaveChunk> chunks, bool copies);
   // Writes the chunks of pass_on(), before or after this call, with |threads| threads. Rethrows the first error of a
   // thread; the others then stop. Waits: until everything is written.
@@ -35,6 +38,7 @@ class ChunkWriter {
 
  private:
   std::vector<SaveChunk> copy_to_host(std::vector<SaveChunk> chunks);
+  void push_reserved(SaveChunk chunk);
   void write_chunks();
 
   SaveFiles& files_;

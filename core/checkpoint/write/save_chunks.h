@@ -29,6 +29,7 @@ struct SaveChunk {
   bool on_host = true;
   std::shared_ptr<const void> owner = {};  // keeps |data| alive; null: the caller does
   int64_t reserved = 0;                    // bytes that count towards ChunkQueue's limit
+  bool is_copy = false;                    // of another machine's data (replication.h)
 };
 
 // One copy of a plan of copies into a buffer.

@@ -39,13 +39,20 @@ SaveFiles::SaveFiles(std::string folder, const SavePlan& plan)
   for (const SavePlan::Set& set : plan_.sets) files_.emplace_back(set.folder.files.size());
 }
 
-void SaveFiles::create() {
+void WrittenTensors::add(const WrittenTensors& more) {
+  bytes += more.bytes;
+  shares.resize(more.shares.size());
+  for (size_t i = 0; i < shares.size(); ++i) shares[i] ^= more.shares[i];
+}
+
+void SaveFiles::create(bool reserves) {
   for (size_t set = 0; set < files_.size(); ++set) {
     const HfFolderPlan& folder = plan_.sets[set].folder;
     for (size_t i = 0; i < folder.files.size(); ++i) {
       const safetensors::FilePlan& plan = folder.files[i].plan;
       auto part =
-          std::make_unique<FilePart>(folder_ + "/" + folder.files[i].name, FilePart::Mode::share, plan.file_bytes);
+          std::make_unique<FilePart>(folder_ + "/" + folder.files[i].name,
+                                     reserves ? FilePart::Mode::share : FilePart::Mode::sparse, plan.file_bytes);
       part->write(0, std::as_bytes(std::span(plan.head)));
       files_[set][i] = std::move(part);
     }
@@ -72,10 +79,11 @@ void SaveFiles::write(const SaveChunk& chunk, const std::byte* data) {
       const int64_t length = std::min(run.run_length, run.count - i);
       const auto offset = static_cast<uint64_t>((run.offset + i / run.run_length * run.run_stride) * size);
       const std::span<const std::byte> bytes(data + (run.local + i) * size, static_cast<size_t>(length * size));
-      checksum.add(offset, bytes);
+      if (!chunk.is_copy) checksum.add(offset, bytes);
       to.write(place.begin + offset, bytes);
       if (bytes.size() >= kLargeWrite) to.start_sync(place.begin + offset, bytes.size());
     }
+    if (chunk.is_copy) continue;
     shares_[place.number].fetch_xor(checksum.share());
     written_ += static_cast<uint64_t>(run.count * size);
   }
@@ -98,14 +106,7 @@ void SaveFiles::finish(int64_t rank) {
 }
 
 WrittenTensors SaveFiles::collect(const RankRange& ranks) const {
-  WrittenTensors written;
-  for (const SavePlan::Set& set : plan_.sets) {
-    for (const HfFolderPlan::File& file : set.folder.files) {
-      for (const safetensors::TensorInfo& tensor : file.plan.tensors) {
-        written.checksums.push_back(crc32_of_zeros(tensor.bytes()));
-      }
-    }
-  }
+  WrittenTensors written{.bytes = 0, .shares = std::vector<uint32_t>(plan_.tensor_count)};
   for (int64_t rank = ranks.begin; rank < ranks.end; ++rank) {
     const std::string file = part_file(folder_, rank);
     const std::string text = InputFile(file).read(kMaxPartBytes, "a rank's checksums");
@@ -113,28 +114,28 @@ WrittenTensors SaveFiles::collect(const RankRange& ranks) const {
     written.bytes += take_number(&rest, 10, file);
     while (!rest.empty()) {
       const uint64_t number = take_number(&rest, 10, file), share = take_number(&rest, 16, file);
-      if (number >= written.checksums.size()) {
+      if (number >= written.shares.size()) {
         throw std::runtime_error(fmt::format("{}: was changed by another process", file));
       }
-      written.checksums[number] ^= static_cast<uint32_t>(share);
+      written.shares[number] ^= static_cast<uint32_t>(share);
     }
     std::filesystem::remove(file);
-  }
-  if (written.bytes != plan_.total_bytes) {
-    throw std::runtime_error(fmt::format("{}: the ranks have written {} bytes of tensors, but it needs {}", folder_,
-                                         written.bytes, plan_.total_bytes));
   }
   return written;
 }
 
 void SaveFiles::describe(const WrittenTensors& written, Manifest* manifest) const {
+  if (written.bytes != plan_.total_bytes) {
+    throw std::runtime_error(fmt::format("{}: the ranks have written {} bytes of tensors, but it needs {}", folder_,
+                                         written.bytes, plan_.total_bytes));
+  }
   size_t number = 0;
   for (const SavePlan::Set& set : plan_.sets) {
     for (const HfFolderPlan::File& file : set.folder.files) {
       ManifestFile entry{
           .bytes = file.plan.file_bytes, .by_tensor = true, .crc32 = crc32(std::as_bytes(std::span(file.plan.head)))};
       for (const safetensors::TensorInfo& tensor : file.plan.tensors) {
-        entry.tensors[tensor.name] = written.checksums[number++];
+        entry.tensors[tensor.name] = crc32_of_zeros(tensor.bytes()) ^ written.shares[number++];
       }
       manifest->files[file.name] = std::move(entry);
     }

@@ -18,10 +18,12 @@
 
 namespace concord {
 
-// The data that all ranks together have written.
+// The data that several ranks together have written.
 struct WrittenTensors {
   uint64_t bytes = 0;
-  std::vector<uint32_t> checksums;  // by index of the tensor in the plan
+  std::vector<uint32_t> shares;  // shares of the tensors' checksums (crc32_share), by index of the tensor in the plan
+
+  void add(const WrittenTensors& more);
 };
 
 class SaveFiles {
@@ -29,17 +31,17 @@ class SaveFiles {
   // |plan| must outlive this object.
   SaveFiles(std::string folder, const SavePlan& plan);
 
-  // Creates all files in their full sizes, with their headers. Called by one rank.
-  void create();
-  // Writes the elements of |chunk|, whose bytes are at |data| on the host.
+  // Creates all files in their full sizes, with their headers. With |reserves| for all of their data; otherwise they
+  // are sparse. Called by one rank.
+  void create(bool reserves = true);
+  // Writes the elements of |chunk|, whose bytes are at |data| on the host. The rank that sent a copy counts it.
   void write(const SaveChunk& chunk, const std::byte* data);
   // Makes this rank's data durable and writes its part of the checksums to the folder.
   void finish(int64_t rank);
 
-  // Called by one rank after finish() of all |ranks|: reads and removes the checksums that they left. Throws if bytes
-  // are missing.
+  // Called by one rank after finish() of all |ranks|: reads and removes the checksums that they left.
   WrittenTensors collect(const RankRange& ranks) const;
-  // Adds the tensors and the headers of their files to |manifest|.
+  // Adds the tensors and the headers of their files to |manifest|. Throws if bytes are missing.
   void describe(const WrittenTensors& written, Manifest* manifest) const;
 
  private:

@@ -2,6 +2,7 @@
 #include "core/checkpoint/write/save_files.h"
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <array>
 #include <atomic>
@@ -134,13 +135,53 @@ TEST(SaveFiles, MissingBytesAndForeignPartsAreErrors) {
   SaveFiles files(folder.path(), plan);
   files.create();
   write_rank(&files, 0, chunks_of(0, w, b), 1 << 20);
-  EXPECT_THAT(message_of<std::runtime_error>([&] { files.collect({0, 1}); }), ::testing::HasSubstr("but it needs"));
+  const WrittenTensors written = files.collect({0, 1});
+  Manifest manifest;
+  EXPECT_THAT(message_of<std::runtime_error>([&] { files.describe(written, &manifest); }),
+              ::testing::HasSubstr("but it needs"));
   for (const char* text : {"12\n99 00000001\n", "x\n", "12", "12\n0\n"}) {
     safetensors::testing::write_file(folder.path() + "/.concord-part-0", text);
     EXPECT_THAT(message_of<std::runtime_error>([&] { files.collect({0, 1}); }),
                 ::testing::HasSubstr("was changed by another process"))
         << text;
   }
+}
+
+// Two machines, each with a rank and a copy of the other one's data: both have everything, and count it once.
+TEST(SaveFiles, CopiesAreWrittenAndNotCounted) {
+  const std::vector<float> w = numbers(kRows * kColumns), b = numbers(100);
+  const SavePlan plan = sample_plan();
+  WrittenTensors sum;
+  for (const int machine : {0, 1}) {
+    const tests::TemporaryFolder folder;
+    SaveFiles files(folder.path(), plan);
+    files.create(/*reserves=*/false);
+    for (SaveChunk& copy : chunks_of(1 - machine, w, b)) {
+      copy.is_copy = true;
+      files.write(copy, copy.data);
+    }
+    write_rank(&files, 0, chunks_of(machine, w, b), 1 << 20);
+    sum.add(files.collect({0, 1}));
+    const std::string& file = plan.sets[0].folder.file_of.at("w");
+    const safetensors::Reader reader(folder.path() + "/" + file);
+    const auto bytes = reader.data(reader.at("w"));
+    EXPECT_EQ(std::memcmp(bytes.data(), w.data(), bytes.size()), 0);
+    if (machine == 0) continue;
+    Manifest manifest;
+    files.describe(sum, &manifest);
+    EXPECT_EQ(manifest.files.at(file).tensors.at("w"), crc32(std::as_bytes(std::span(w))));
+  }
+}
+
+TEST(SaveFiles, HolesTakeNoSpace) {
+  const tests::TemporaryFolder folder;
+  constexpr int64_t kBytes = 64 << 20;
+  const SavePlan plan = plan_save({"model"}, {{list_text({{"w", DType::kI8, {kBytes}}})}}, 1 << 30, 0);
+  SaveFiles(folder.path(), plan).create(/*reserves=*/false);
+  struct stat state{};
+  ASSERT_EQ(::stat((folder.path() + "/model.safetensors").c_str(), &state), 0);
+  EXPECT_GT(state.st_size, kBytes);
+  EXPECT_LT(state.st_blocks * 512, 1 << 20);
 }
 
 // Chunks are copied faster than they are written. A chunk larger than the limit is copied alone.

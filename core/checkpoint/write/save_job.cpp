@@ -11,8 +11,11 @@
 #include "core/base/config_error.h"
 #include "core/base/files/paths.h"
 #include "core/base/threads.h"
+#include "core/checkpoint/auxiliary_files.h"
 #include "core/checkpoint/crc32.h"
+#include "core/checkpoint/read/machine_copies.h"
 #include "core/checkpoint/write/metadata_files.h"
+#include "core/checkpoint/write/replication.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
 #include "core/torch/device.h"
@@ -46,6 +49,7 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
       writers_(options_.writers.value_or(RankRange{0, context.world()})),
       source_(source) {
   try {
+    if (options_.replicated) divide_among_machines();
     nonce_ = broadcast_text(context_, context_.rank() == 0 ? make_nonce() : "", 0);
     plan_ = create_global_plan(parameters, options_, context_, std::move(previous), [&] {
       if (is_leader()) begin();
@@ -61,6 +65,10 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
   if (!context_.torch_device().is_cpu()) writer_->read_after(torch_stream(context_.device()));
   start(&SaveJob::write_part);
   try {
+    if (machines_) {
+      replicate_chunks(chunks, plan_->plan, *machines_, context_, options_.chunk_bytes,
+                       [&](SaveChunk chunk) { writer_->add_copy(std::move(chunk)); });
+    }
     writer_->pass_on(std::move(chunks), source == Source::copy);
   } catch (...) {
     abandon();
@@ -69,6 +77,13 @@ SaveJob::SaveJob(std::string folder, std::span<Parameter* const> parameters, Par
 }
 
 SaveJob::~SaveJob() { abandon(); }
+
+// Only rank 0 has all of the metadata files.
+void SaveJob::divide_among_machines() {
+  machines_ = machines_of(context_);
+  writers_ = machines_->ranks_of(machines_->machine_of(context_.rank()));
+  options_.more_files = files_of_first_rank(options_.more_files, context_);
+}
 
 // The leader creates the folder.
 void SaveJob::begin() {
@@ -112,7 +127,7 @@ void SaveJob::start(void (SaveJob::*phase)()) {
 void SaveJob::write_part() {
   if (is_leader()) {
     remove_abandoned_saves(fs::path(folder_).parent_path().string());
-    files_->create();
+    files_->create(/*reserves=*/!machines_);
   } else if (!sees_temporary_folder(folder_, nonce_)) {
     throw ConfigError(fmt::format(
         "{}: was created by rank {} but is not visible here; {} write into one folder, so {} must be "
@@ -126,8 +141,8 @@ void SaveJob::write_part() {
 }
 
 void SaveJob::finish_folder() {
-  const WrittenTensors written = files_->collect(writers_);
-  digest_ = crc32(std::as_bytes(std::span(written.checksums)));
+  if (!machines_) written_ = files_->collect(writers_);
+  digest_ = crc32(std::as_bytes(std::span(written_.shares)));
   if (options_.stale_digest == digest_) {
     throw std::runtime_error(
         fmt::format("{}: every tensor is the same as in the checkpoint before it, although the model was trained in "
@@ -135,11 +150,24 @@ void SaveJob::finish_folder() {
                     folder_));
   }
   Manifest manifest;
-  files_->describe(written, &manifest);
-  write_metadata_files(temporary_folder(folder_, nonce_), plan_->plan, options_,
-                       options_.manifest ? &manifest : nullptr);
+  files_->describe(written_, &manifest);
+  const std::string temporary = temporary_folder(folder_, nonce_);
+  if (machines_) {
+    write_file_durably(temporary + "/" + kMachineFile,
+                       machine_json(machines_->machine_of(context_.rank()), machines_->first.size()));
+  }
+  write_metadata_files(temporary, plan_->plan, options_, options_.manifest ? &manifest : nullptr);
   made_->publish();
-  if (!options_.writers) tidy();
+  if (!has_several_folders()) tidy();
+}
+
+// The checksums cover the data of all machines.
+void SaveJob::sum_written() {
+  WrittenTensors own;
+  run_and_propagate_errors(context_, [&] {
+    if (is_leader()) own = files_->collect(writers_);
+  });
+  written_ = sum_over_machines(own, *machines_, context_);
 }
 
 void SaveJob::tidy() {
@@ -160,8 +188,9 @@ void SaveJob::next_phase() {
   task_.join();
   if (phase_ == Phase::writing) {
     phase_ = Phase::finishing;
+    if (machines_) sum_written();
     if (is_leader()) start(&SaveJob::finish_folder);
-  } else if (phase_ == Phase::finishing && options_.writers) {
+  } else if (phase_ == Phase::finishing && has_several_folders()) {
     phase_ = Phase::tidying;  // not before: until now an older save may be the latest one that all machines have
     if (is_leader()) start(&SaveJob::tidy);
   } else {

@@ -8,6 +8,9 @@
 // after each step, by the maximum of progress() over all ranks, in a reduction that the loop makes anyway; or by
 // wait(). So background threads use no communicator and never wait for another rank.
 //
+// A replicated save (replication.h) has these phases too, with a folder per machine. The constructor then also waits
+// until the copies have been received from the previous machine.
+//
 // Example, given std::span<Parameter* const> parameters, ParallelContext& job:
 //   #include "core/mesh/agreement.h"
 //   #include "core/checkpoint/write/save_job.h"
@@ -58,7 +61,7 @@ class SaveJob {
   Progress progress() const;  // never waits
   bool is_done() const { return phase_ == Phase::done; }
   // All ranks call it with the maximum progress of all: starts the next phase when all have finished, throws the error
-  // if one has failed. Waits: for all ranks, if one has failed.
+  // if one has failed. Waits: for all ranks, if one has failed, or if a replicated save is written.
   void advance(Progress of_all_ranks);
   // All ranks call it: completes the save. Throws if one of them fails. Waits: for all ranks.
   void wait();
@@ -71,6 +74,7 @@ class SaveJob {
  private:
   enum class Phase { writing, finishing, tidying, done };
 
+  void divide_among_machines();
   void begin();
   void next_phase();
   [[noreturn]] void fail();
@@ -78,20 +82,24 @@ class SaveJob {
   void start(void (SaveJob::*phase)());
   void write_part();
   void finish_folder();
+  void sum_written();
   void tidy();
   bool is_leader() const { return context_.rank() == writers_.begin; }
+  bool has_several_folders() const { return options_.writers || machines_; }
   void abandon() noexcept;
 
   std::string folder_;
   ParallelContext& context_;
   HfSaveOptions options_;
-  RankRange writers_;
+  RankRange writers_;                 // ranks that write this folder
+  std::optional<Machines> machines_;  // of a replicated save
   Source source_;
   std::shared_ptr<const GlobalSavePlan> plan_;
   std::string nonce_;
   std::optional<SaveFolder> made_;  // only on the leader
   std::optional<SaveFiles> files_;
   std::optional<ChunkWriter> writer_;
+  WrittenTensors written_;  // by all ranks; known to the leader when they have finished
   Phase phase_ = Phase::writing;
   uint32_t digest_ = 0;
   BackgroundTask task_;  // the current phase
