@@ -111,6 +111,15 @@ TEST(RunLock, LeavesNothing) {
   EXPECT_TRUE(fs::exists(folder / "new/result"));
 }
 
+TEST(RunLock, ThatAnotherProcessHasTakenOverStays) {
+  const tests::TemporaryFolder folder;
+  {
+    const RunLock lock(folder.path(), "a");
+    write_lock(folder.path(), R"({"host":"other","pid":7,"job":"b","beats":1})");
+  }
+  EXPECT_TRUE(fs::exists(folder / ".lock"));
+}
+
 TEST(RunLock, WhatIsNotALockOfOursIsRefusedAndStays) {
   const tests::TemporaryFolder folder;
   write_lock(folder.path(), "mine");
