@@ -133,6 +133,12 @@ TEST_F(OutputFolder, WhatIsOnlyCalledACheckpointIsNeitherCountedNorRemoved) {
   EXPECT_THAT(refusal(folder_, true), HasSubstr("contains 'checkpoint-1', which was not written by Concord"));
 }
 
+TEST_F(OutputFolder, ACheckpointOfTheModelAloneIsNotResumedFrom) {
+  for (const int step : {4, 6}) make_checkpoint(step);
+  touch("checkpoint-4/metadata.json");
+  EXPECT_EQ(newest_resumable_step(folder_), 4);
+}
+
 TEST_F(OutputFolder, AModelFolderWithFilesOfOthersIsNotRemoved) {
   leave_run_mark(folder_);
   touch("model/model-00001-of-00002.safetensors");
@@ -144,7 +150,6 @@ TEST_F(OutputFolder, AModelFolderWithFilesOfOthersIsNotRemoved) {
   EXPECT_FALSE(fs::exists(folder_ / "model"));
 }
 
-// As in HF, the newest and the best one are kept even if they exceed the limit.
 TEST_F(OutputFolder, LaterCheckpointsAreSetAside) {
   for (const int step : {5, 10, 20}) make_checkpoint(step);
   touch("checkpoint-20.not-on-all-machines/of an earlier time");
@@ -156,6 +161,7 @@ TEST_F(OutputFolder, LaterCheckpointsAreSetAside) {
   EXPECT_TRUE(rename_newer_checkpoints(folder_, 5).empty());
 }
 
+// As in HF, the newest and the best one are kept even if they exceed the limit.
 TEST_F(OutputFolder, TheBestCheckpointStays) {
   const auto left = [&](int64_t limit, const fs::path& best) {
     fs::remove_all(folder_);

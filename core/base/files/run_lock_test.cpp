@@ -6,7 +6,10 @@
 
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <thread>
+#include <utility>
 
 #include "core/base/config_error.h"
 #include "tests/temporary_folder.h"
@@ -108,6 +111,15 @@ TEST(RunLock, LeavesNothing) {
   EXPECT_TRUE(fs::exists(folder / "new/result"));
 }
 
+TEST(RunLock, ThatAnotherProcessHasTakenOverStays) {
+  const tests::TemporaryFolder folder;
+  {
+    const RunLock lock(folder.path(), "a");
+    write_lock(folder.path(), R"({"host":"other","pid":7,"job":"b","beats":1})");
+  }
+  EXPECT_TRUE(fs::exists(folder / ".lock"));
+}
+
 TEST(RunLock, WhatIsNotALockOfOursIsRefusedAndStays) {
   const tests::TemporaryFolder folder;
   write_lock(folder.path(), "mine");
@@ -171,18 +183,81 @@ TEST(RunLock, WithoutLocksOrOnAnotherMachineADeadHolderIsTakenOver) {
   EXPECT_THAT(text, AllOf(HasSubstr("\"here\""), HasSubstr(std::to_string(::getpid()))));
 }
 
+// If two take over the lock of a dead holder at the same time, the one that writes last has it.
+TEST(RunLock, WithoutLocksTheLastOfTwoThatTakeItHasIt) {
+  const tests::TemporaryFolder folder;
+  std::thread other([&] {
+    while (!fs::exists(folder / ".lock") || fs::file_size(folder / ".lock") == 0) std::this_thread::yield();
+    write_lock(folder.path(), R"({"host":"other","pid":7,"job":"b","beats":1})");
+  });
+  EXPECT_THAT(lock_refusal(folder.path(), "a", {.beat = std::chrono::seconds(5), .lock = no_locks}),
+              HasSubstr("process 7 on 'other'"));
+  other.join();
+}
+
+std::string file_to_replace;
+
+// Before the file is locked, its holder deletes it and another process creates a new one.
+int lock_after_replacement(int file) {
+  if (const std::string path = std::exchange(file_to_replace, ""); !path.empty()) {
+    fs::remove(path);
+    std::ofstream(path).close();
+  }
+  return lock_whole_file(file);
+}
+
+TEST(RunLock, OfAFileThatWasReplacedMeanwhileIsTakenInTheNewOne) {
+  const tests::TemporaryFolder folder;
+  file_to_replace = folder / ".lock";
+  const RunLock lock(folder.path(), "a", {.lock = lock_after_replacement});
+  std::string text;
+  std::getline(std::ifstream(folder / ".lock"), text);
+  EXPECT_THAT(text, HasSubstr(std::to_string(::getpid())));
+}
+
+TEST(RunLock, DoesNotFollowLinks) {
+  const tests::TemporaryFolder folder, other;
+  const OtherProcess holder(other.path(), "first");
+  fs::create_symlink(other / ".lock", folder / ".lock");
+  ASSERT_FALSE(live_run_around(folder.path()));
+  fs::remove(folder / ".lock");
+  fs::create_symlink(folder / "victim", folder / ".lock");
+  EXPECT_THAT(lock_refusal(folder.path(), "a"), HasSubstr("cannot lock"));
+  EXPECT_FALSE(fs::exists(folder / "victim"));
+}
+
+// Runs |body| in a child: closing the file would release the lock of this process.
+bool is_true_elsewhere(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body() ? 1 : 0);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
+
 // After the loss of rank 0's machine the new rank 0 keeps the folder locked.
 TEST(RunLock, AProcessThatSharesTakesOverWhenTheHolderEnds) {
-  const tests::TemporaryFolder folder;
-  OtherProcess holder(folder.path(), "one");
-  const RunLock lock(folder.path(), "one", {.beat = milliseconds(5), .has_heartbeat = true, .host = "new"});
-  holder.kill();
-  std::string text;
-  for (int i = 0; i < 12000 && text.find("\"new\"") == std::string::npos; ++i) {  // a minute ends a hang
-    std::this_thread::sleep_for(milliseconds(5));
-    std::getline(std::ifstream(folder / ".lock"), text);
+  for (const bool has_locks : {true, false}) {
+    const tests::TemporaryFolder folder;
+    RunLockOptions options{.beat = milliseconds(5), .has_heartbeat = true};
+    if (!has_locks) options.lock = no_locks;
+    OtherProcess holder(folder.path(), "one", /*forks=*/false, options);
+    options.host = "new";
+    const RunLock lock(folder.path(), "one", options);
+    holder.kill();
+    const auto is_taken_over = [&] {
+      std::string text;
+      std::getline(std::ifstream(folder / ".lock"), text);
+      return text.find("\"new\"") != std::string::npos;
+    };
+    for (int i = 0; i < 3000 && !is_true_elsewhere(is_taken_over); ++i) {  // a minute ends a hang
+      std::this_thread::sleep_for(milliseconds(20));
+    }
+    ASSERT_TRUE(is_true_elsewhere(is_taken_over));
+    if (has_locks) {
+      EXPECT_TRUE(is_true_elsewhere([&] { return !lock_refusal(folder.path(), "another").empty(); }));
+    }
   }
-  EXPECT_THAT(text, HasSubstr("\"new\""));
 }
 
 }  // namespace

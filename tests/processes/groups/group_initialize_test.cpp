@@ -69,6 +69,7 @@ TEST(Initialize, TellsLibtorchAndThePluginOfDeterministicMode) {
   expect_job(1, {.deterministic_mode = true}, [](ParallelContext&) {
     EXPECT_TRUE(at::globalContext().deterministicAlgorithms());
     EXPECT_FALSE(at::globalContext().deterministicAlgorithmsWarnOnly());
+    EXPECT_FALSE(at::globalContext().deterministicFillUninitializedMemory());
     EXPECT_STREQ(loader::config("deterministic"), "1");
   });
   expect_job(1, {}, [](ParallelContext&) {
