@@ -220,10 +220,10 @@ void check_value(const Argument& argument, const TrainingArguments& arguments) {
   } else if (const auto* steps = std::get_if<StepsField>(&argument.member)) {
     check_range(argument, steps->field(arguments), text, expected_number(argument));
     check_steps(steps->field(arguments), text);
-  } else if (const auto* choice = std::get_if<ArgumentField<std::string>>(&argument.member)) {
-    check_choice(argument, (*choice)(arguments));
-  } else if (const auto* list = std::get_if<ArgumentField<std::vector<std::string>>>(&argument.member)) {
-    for (const std::string& item : (*list)(arguments)) check_choice(argument, item);
+  } else if (const auto* choice = std::get_if<EnumField<std::string>>(&argument.member)) {
+    check_choice(allowed_names(argument), (*choice)(arguments));
+  } else if (const auto* list = std::get_if<EnumField<std::vector<std::string>>>(&argument.member)) {
+    for (const std::string& item : (*list)(arguments)) check_choice(allowed_names(argument), item);
   }
 }
 

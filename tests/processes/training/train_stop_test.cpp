@@ -108,7 +108,7 @@ TEST_P(TrainStop, BeforeAllRanksAreReadyTheyExitWithTheSameCode) {
                                             "CONCORD_JOB_TOKEN=0123456789abcdef0123456789abcdef",
                                             "CONCORD_FLIGHT_FOLDER=" + folder_.path()};
     environment.insert(environment.end(), more.begin(), more.end());
-    return std::make_unique<TrainProgram>(words({}), ProcessSettings{.environment = environment});
+    return std::make_unique<TrainProgram>(train_args({}), ProcessSettings{.environment = environment});
   };
   const auto first = start("0", {});
   const auto second = start("1", {"CONCORD_LAYERS=fault", "CONCORD_FAULT=event.record@4=delay:600s"});
