@@ -137,7 +137,7 @@ void exchange(const char* name, const InUse& comm, const void* send, Layout sent
               const void* recv, Layout received, HcclDataType recv_type, aclrtStream stream) {
   const Buffer from(send, sent.end, send_type, "sendBuf");
   const Buffer to(recv, received.end, recv_type, "recvBuf");
-  comm->submit(name, stream, [=](shm::Engine& engine) {
+  comm->submit(name, stream, {from.bytes(), to.bytes()}, [=](shm::Engine& engine) {
     engine.all_to_all_v(from.open(), sent.counts.data(), sent.offsets.data(), to.open(), received.counts.data(),
                         received.offsets.data(), kBytes);
   });
@@ -146,7 +146,11 @@ void exchange(const char* name, const InUse& comm, const void* send, Layout sent
 void transfer(const char* name, const InUse& comm, std::vector<std::pair<concord_p2p_item, Buffer>> items,
               aclrtStream stream) {
   const std::shared_ptr<Rank> rank = comm.shared();
-  comm->submit(name, stream, [rank, items = std::move(items)](shm::Engine&) {
+  Traffic traffic;
+  for (const auto& [item, buffer] : items) {
+    (item.kind == CONCORD_P2P_SEND ? traffic.read : traffic.written) += buffer.bytes();
+  }
+  comm->submit(name, stream, traffic, [rank, items = std::move(items)](shm::Engine&) {
     std::vector<concord_p2p_item> open;
     for (const auto& [item, buffer] : items) {
       open.push_back(item);
@@ -171,7 +175,7 @@ std::pair<concord_p2p_item, Buffer> transfer_item(const InUse& comm, concord_p2p
 HcclResult HcclBarrier(HcclComm comm, aclrtStream stream) {
   return hccl_call(__func__, [&] {
     const InUse used(comm);
-    used->submit("HcclBarrier", stream, [](shm::Engine& engine) { engine.barrier(); });
+    used->submit("HcclBarrier", stream, {}, [](shm::Engine& engine) { engine.barrier(); });
   });
 }
 
@@ -184,7 +188,7 @@ HcclResult HcclAllReduce(void* send, void* recv, uint64_t count, HcclDataType ty
     const Buffer from(send, count, type, "sendBuf");
     const Buffer to(recv, count, type, "recvBuf");
     if (count == 0) return;
-    used->submit("HcclAllReduce", stream, [=](shm::Engine& engine) {
+    used->submit("HcclAllReduce", stream, {from.bytes(), to.bytes()}, [=](shm::Engine& engine) {
       engine.all_reduce(from.open(), to.open(), static_cast<int64_t>(count), how.dtype, how.op);
     });
   });
@@ -202,7 +206,7 @@ HcclResult HcclReduce(void* send, void* recv, uint64_t count, HcclDataType type,
     if (count > 0) require(recv, "recvBuf");  // on every rank, though only the root gets a result
     const Buffer to(recv, wanted ? count : 0, type, "recvBuf");
     if (count == 0) return;
-    used->submit("HcclReduce", stream, [=](shm::Engine& engine) {
+    used->submit("HcclReduce", stream, {from.bytes(), to.bytes()}, [=](shm::Engine& engine) {
       engine.reduce(from.open(), wanted ? to.open() : nullptr, static_cast<int64_t>(count), how.dtype, how.op,
                     static_cast<int32_t>(root));
     });
@@ -219,7 +223,7 @@ HcclResult HcclReduceScatter(void* send, void* recv, uint64_t count, HcclDataTyp
     const Buffer from(send, count * used->size(), type, "sendBuf");
     const Buffer to(recv, count, type, "recvBuf");
     if (count == 0) return;
-    used->submit("HcclReduceScatter", stream, [=](shm::Engine& engine) {
+    used->submit("HcclReduceScatter", stream, {from.bytes(), to.bytes()}, [=](shm::Engine& engine) {
       engine.reduce_scatter(from.open(), to.open(), static_cast<int64_t>(count), how.dtype, how.op);
     });
   });
@@ -233,7 +237,9 @@ HcclResult HcclBroadcast(void* buffer, uint64_t count, HcclDataType type, uint32
     check_peer(used, root, "root");
     const Buffer data(buffer, count, type, "buf");
     if (count == 0) return;
-    used->submit("HcclBroadcast", stream, [=](shm::Engine& engine) {
+    const bool sends = used->rank() == root;
+    const Traffic traffic{sends ? data.bytes() : 0, sends ? 0 : data.bytes()};
+    used->submit("HcclBroadcast", stream, traffic, [=](shm::Engine& engine) {
       std::byte* const at = data.open();
       engine.broadcast(at, at, data.bytes(), kBytes, static_cast<int32_t>(root));
     });
@@ -247,7 +253,7 @@ HcclResult HcclAllGather(void* send, void* recv, uint64_t count, HcclDataType ty
     const Buffer from(send, count, type, "sendBuf");
     const Buffer to(recv, count * used->size(), type, "recvBuf");
     if (count == 0) return;
-    used->submit("HcclAllGather", stream,
+    used->submit("HcclAllGather", stream, {from.bytes(), to.bytes()},
                  [=](shm::Engine& engine) { engine.all_gather(from.open(), to.open(), from.bytes(), kBytes); });
   });
 }
@@ -265,7 +271,7 @@ HcclResult HcclAllGatherV(void* send, uint64_t send_count, void* recv, const voi
     const Buffer to(recv, layout.end, type, "recvBuf");
     const uint32_t own = used->rank();
     if (from.bytes() != layout.counts[own]) refuse(kHcclPara, "sendCount differs from this rank's own in recvCounts");
-    used->submit("HcclAllGatherV", stream, [=](shm::Engine& engine) {
+    used->submit("HcclAllGatherV", stream, {from.bytes(), to.bytes()}, [=](shm::Engine& engine) {
       for (uint32_t root = 0; root < layout.counts.size(); ++root) {
         std::byte* const piece = to.open() + layout.offsets[root];
         engine.broadcast(root == own ? from.open() : piece, piece, layout.counts[root], kBytes,
@@ -289,7 +295,7 @@ HcclResult HcclReduceScatterV(void* send, const void* send_counts, const void* s
     const uint32_t own = used->rank();
     if (to.bytes() != layout.counts[own]) refuse(kHcclPara, "recvCount differs from this rank's own in sendCounts");
     const auto element = static_cast<int64_t>(element_bytes(type));
-    used->submit("HcclReduceScatterV", stream, [=](shm::Engine& engine) {
+    used->submit("HcclReduceScatterV", stream, {from.bytes(), to.bytes()}, [=](shm::Engine& engine) {
       for (uint32_t root = 0; root < layout.counts.size(); ++root) {
         engine.reduce(from.open() + layout.offsets[root], root == own ? to.open() : nullptr,
                       layout.counts[root] / element, how.dtype, how.op, static_cast<int32_t>(root));
@@ -309,7 +315,7 @@ HcclResult HcclScatter(void* send, void* recv, uint64_t count, HcclDataType type
     const Buffer from(send, sends ? count * ranks : 0, type, "sendBuf");
     const Buffer to(recv, count, type, "recvBuf");
     if (count == 0) return;
-    used->submit("HcclScatter", stream, [=](shm::Engine& engine) {
+    used->submit("HcclScatter", stream, {from.bytes(), to.bytes()}, [=](shm::Engine& engine) {
       std::vector<int64_t> nothing(ranks, 0);
       std::vector<int64_t> all(ranks, to.bytes());
       std::vector<int64_t> one(ranks, 0);
@@ -332,7 +338,7 @@ HcclResult HcclAlltoAll(const void* send, uint64_t send_count, HcclDataType send
     const Buffer to(recv, recv_count * used->size(), recv_type, "recvBuf");
     if (send_count == 0) return;
     const int64_t piece = from.bytes() / used->size();
-    used->submit("HcclAlltoAll", stream,
+    used->submit("HcclAlltoAll", stream, {from.bytes(), to.bytes()},
                  [=](shm::Engine& engine) { engine.all_to_all(from.open(), to.open(), piece, kBytes); });
   });
 }

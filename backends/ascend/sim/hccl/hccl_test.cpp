@@ -131,6 +131,25 @@ TEST_F(HcclTest, CollectivesGiveTheirValues) {
   });
 }
 
+// The ranks are threads of one process, so their work adds up.
+TEST_F(HcclTest, TheBytesOfBuffersAreCounted) {
+  const auto work_of = [](const char* name) {
+    std::vector<int64_t> work(3);
+    work[0] = concord_sim_work_of(name, &work[1], &work[2]);
+    return work;
+  };
+  const std::vector<int64_t> gathers = work_of("HcclAllGather"), broadcasts = work_of("HcclBroadcast");
+  in_ranks([](const Self& self) {
+    void *one = self.filled(1, 1), *all = self.filled(kWorld, 1);
+    EXPECT_HCCL(HcclAllGather(one, all, 1, kHcclFp32, self.comm, self.stream));
+    EXPECT_HCCL(HcclBroadcast(all, kWorld, kHcclFp32, 0, self.comm, self.stream));
+    self.wait();
+  });
+  using ::testing::ElementsAre;
+  EXPECT_THAT(work_of("HcclAllGather"), ElementsAre(gathers[0] + 3, gathers[1] + 3 * 4, gathers[2] + 3 * 12));
+  EXPECT_THAT(work_of("HcclBroadcast"), ElementsAre(broadcasts[0] + 3, broadcasts[1] + 12, broadcasts[2] + 2 * 12));
+}
+
 TEST_F(HcclTest, UnevenCollectivesGiveTheirValues) {
   in_ranks([](const Self& self) {
     // Rank r sends r + 1 elements to each, all of value r.

@@ -148,7 +148,7 @@ Rank::~Rank() {
 
 // ---------------------------------------------------------------------------------------------------------- operations
 
-void Rank::submit(const char* operation, void* stream, std::function<void(shm::Engine&)> work) {
+void Rank::submit(const char* operation, void* stream, const Traffic& traffic, std::function<void(shm::Engine&)> work) {
   if (stream == nullptr) refuse(abi::kHcclPtr, "the stream is null; HCCL does not accept the default stream");
   if (suspended_.load()) refuse(abi::kHcclSuspending, "the communicator is suspended");
   const int32_t stream_device = concord_sim_device_of(stream);
@@ -161,7 +161,12 @@ void Rank::submit(const char* operation, void* stream, std::function<void(shm::E
   pending_.fetch_add(1);
   const std::shared_ptr<Rank> counted(this, [self = shared_from_this()](Rank*) { self->pending_.fetch_sub(1); });
   const int32_t code = launch(
-      stream, operation, [counted, work = std::move(work)] { return counted->run(work); },
+      stream, operation,
+      [counted, operation, traffic, work = std::move(work)] {
+        const int32_t result = counted->run(work);
+        if (result == abi::kAclSuccess) concord_sim_count_work(operation, traffic.read, traffic.written);
+        return result;
+      },
       [counted] { counted->stop(); });
   if (code == abi::kAclSuccess) return;
   if (code < abi::kAclInvalidParam) {  // injected, as one of HCCL's own

@@ -51,6 +51,11 @@ struct RankOptions {
 // Reads the options; |config| may be null. Throws HCCL_E_PARA for invalid values.
 RankOptions read_options(const abi::HcclCommConfig* config);
 
+// The bytes of this rank's buffers that an operation reads and writes, for the report of work.
+struct Traffic {
+  int64_t read = 0, written = 0;
+};
+
 class Rank : public std::enable_shared_from_this<Rank> {
  public:
   using Id = std::array<std::byte, shm::kUniqueIdBytes>;
@@ -73,7 +78,7 @@ class Rank : public std::enable_shared_from_this<Rank> {
   const RankOptions& options() const { return options_; }
 
   // Queues |work| on |stream|, a stream of this device, under |name|. Throws on invalid arguments.
-  void submit(const char* name, void* stream, std::function<void(shm::Engine& engine)> work);
+  void submit(const char* name, void* stream, const Traffic& traffic, std::function<void(shm::Engine& engine)> work);
 
   // Runs transfers to completion, including receipts. Call on the stream's thread.
   void transfer(std::span<const concord_p2p_item> items);

@@ -96,6 +96,8 @@ class NamedAdamW final : public aclOpExecutor {
     if (is_set(call, "amsgrad")) throw OperatorError(kAclnnParamInvalid, "amsgrad is not simulated");
     for (int64_t i = 3; i < 10; ++i) numbers_.emplace_back(call.inputs[i]);
     for (const int64_t index : {0, 1, 2, 10}) tensors_.push_back(view_of(call.inputs[index]));
+    bytes_read = bytes_of(tensors_);
+    bytes_written = bytes_read - bytes_of(tensors_.back());
   }
   void run() const override {
     std::array<double, 7> numbers{};
@@ -127,8 +129,9 @@ extern "C" CONCORD_SIM_EXPORT int32_t concord_sim_named_operator(const NamedCall
 // Formatted by hand: clang-format breaks every operator over several lines.
 // clang-format off
 // |step| counts from 0.
-OPERATOR(ApplyAdamWV2, (Out weight, Out m, Out v, std::optional<Out> largest, Tensor gradient, Tensor step, float rate,
-                        float beta1, float beta2, float decay, float epsilon, bool amsgrad, bool maximize) {
+OPERATOR(ApplyAdamWV2, (InOut weight, InOut m, InOut v, std::optional<Out> largest, Tensor gradient, Tensor step,
+                        float rate, float beta1, float beta2, float decay, float epsilon, bool amsgrad,
+                        bool maximize) {
   const double t = step.to(at::kDouble).item<double>() + 1;
   const double correction1 = 1 - std::pow(double{beta1}, t);
   const double correction2 = 1 - std::pow(double{beta2}, t);
@@ -136,7 +139,7 @@ OPERATOR(ApplyAdamWV2, (Out weight, Out m, Out v, std::optional<Out> largest, Te
   rule.step(*weight, *m, *v, amsgrad ? largest : std::nullopt, gradient);
 })
 
-OPERATOR(ApplyAdamW, (Out weight, Out m, Out v, Tensor beta1_power, Tensor beta2_power, Tensor rate, Tensor decay,
+OPERATOR(ApplyAdamW, (InOut weight, InOut m, InOut v, Tensor beta1_power, Tensor beta2_power, Tensor rate, Tensor decay,
                       Tensor beta1, Tensor beta2, Tensor epsilon, Tensor gradient, std::optional<Out> largest,
                       bool amsgrad, bool maximize) {
   const AdamW rule = rule_of({number(beta1_power), number(beta2_power), number(rate), number(decay), number(beta1),

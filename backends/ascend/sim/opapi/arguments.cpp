@@ -126,6 +126,25 @@ std::shared_ptr<TensorView> keep_tensor(const aclTensor* tensor, bool optional) 
   return tensor->view;
 }
 
+int64_t bytes_of(const std::shared_ptr<TensorView>& view) {
+  if (view == nullptr) return 0;
+  auto bytes = static_cast<int64_t>(dtype_size(view->dtype));
+  for (size_t i = 0; i < view->sizes.size(); ++i) {
+    if (view->sizes[i] == 0 || view->strides[i] != 0) bytes *= view->sizes[i];
+  }
+  return bytes;
+}
+
+int64_t bytes_of(const std::vector<std::shared_ptr<TensorView>>& views) {
+  int64_t bytes = 0;
+  for (const auto& view : views) bytes += bytes_of(view);
+  return bytes;
+}
+
+int64_t bytes_of(const std::optional<std::vector<std::shared_ptr<TensorView>>>& views) {
+  return views ? bytes_of(*views) : 0;
+}
+
 at::Tensor open_tensor(const TensorView& view) {
   const at::ScalarType type = scalar_type(view.dtype);
   const int64_t size = static_cast<int64_t>(c10::elementSize(type));

@@ -4,7 +4,8 @@
 //
 //   at::Tensor                  const aclTensor*      an input; null is an error
 //   std::optional<at::Tensor>   const aclTensor*      an input that may be null
-//   Out                         aclTensor*            an output, or an input and output; null is an error
+//   Out                         aclTensor*            an output; null is an error
+//   InOut                       aclTensor*            an input and output; null is an error
 //   std::optional<Out>          aclTensor*            an output that may be null
 //   at::Scalar (or optional)    const aclScalar*
 //   Ints (or optional)          const aclIntArray*
@@ -65,17 +66,6 @@ struct Argument<at::Tensor> {
 };
 
 template <>
-struct Argument<std::optional<at::Tensor>> {
-  using C = const aclTensor*;
-  using Kept = std::shared_ptr<TensorView>;
-  static Kept keep(C tensor) { return keep_tensor(tensor, true); }
-  static std::optional<at::Tensor> open(const Kept& view) {
-    if (view == nullptr) return std::nullopt;
-    return open_tensor(*view);
-  }
-};
-
-template <>
 struct Argument<Out> {
   using C = aclTensor*;
   using Kept = std::shared_ptr<TensorView>;
@@ -84,15 +74,23 @@ struct Argument<Out> {
 };
 
 template <>
-struct Argument<std::optional<Out>> {
-  using C = aclTensor*;
+struct Argument<InOut> : Argument<Out> {
+  static InOut open(const Kept& view) { return {open_tensor(*view), view}; }
+};
+
+template <class T>
+struct OptionalTensorArgument : Argument<T> {
   using Kept = std::shared_ptr<TensorView>;
-  static Kept keep(C tensor) { return keep_tensor(tensor, true); }
-  static std::optional<Out> open(const Kept& view) {
+  static Kept keep(typename Argument<T>::C tensor) { return keep_tensor(tensor, true); }
+  static std::optional<T> open(const Kept& view) {
     if (view == nullptr) return std::nullopt;
-    return Out(open_tensor(*view), view);
+    return Argument<T>::open(view);
   }
 };
+template <>
+struct Argument<std::optional<at::Tensor>> : OptionalTensorArgument<at::Tensor> {};
+template <>
+struct Argument<std::optional<Out>> : OptionalTensorArgument<Out> {};
 
 template <>
 struct Argument<at::Scalar> {

@@ -92,7 +92,7 @@ using at::Tensor;
 #define UNARY(Name, function) \
   OPERATOR(Name, (Tensor self, Out out) { out = at::function(self); })
 #define INPLACE_UNARY(Name, function) \
-  OPERATOR(Inplace##Name, (Out self) { self = at::function(*self); })
+  OPERATOR(Inplace##Name, (InOut self) { self = at::function(*self); })
 #define UNARY_BOTH(Name, function) UNARY(Name, function) INPLACE_UNARY(Name, function)
 
 UNARY(Abs, abs)
@@ -153,10 +153,10 @@ OPERATOR(LogSigmoidForward, (Tensor self, Out out, Out) { out = std::get<0>(at::
   OPERATOR(Name, (Tensor self, Tensor other, Out out) { out = at::function(self, other); })
 #define BINARY_BOTH(Name, function)     \
   BINARY(Name, function)                \
-  OPERATOR(Inplace##Name, (Out self, Tensor other) { self = at::function(*self, other); })
+  OPERATOR(Inplace##Name, (InOut self, Tensor other) { self = at::function(*self, other); })
 #define SCALAR_BOTH(Name, function)                                                              \
   OPERATOR(Name, (Tensor self, Scalar other, Out out) { out = at::function(self, other); })      \
-  OPERATOR(Inplace##Name, (Out self, Scalar other) { self = at::function(*self, other); })
+  OPERATOR(Inplace##Name, (InOut self, Scalar other) { self = at::function(*self, other); })
 #define COMPARISON(Name, function) BINARY_BOTH(Name##Tensor, function) SCALAR_BOTH(Name##Scalar, function)
 
 COMPARISON(Eq, eq)
@@ -203,9 +203,9 @@ OPERATOR(IsClose, (Tensor self, Tensor other, double relative, double absolute, 
 // x + alpha * y and its variants.
 #define SCALED(Name, function)                                                                                       \
   OPERATOR(Name, (Tensor self, Tensor other, Scalar alpha, Out out) { out = at::function(self, other, alpha); })     \
-  OPERATOR(Inplace##Name, (Out self, Tensor other, Scalar alpha) { self = at::function(*self, other, alpha); })      \
+  OPERATOR(Inplace##Name, (InOut self, Tensor other, Scalar alpha) { self = at::function(*self, other, alpha); })    \
   OPERATOR(Name##s, (Tensor self, Scalar other, Scalar alpha, Out out) { out = at::function(self, other, alpha); })  \
-  OPERATOR(Inplace##Name##s, (Out self, Scalar other, Scalar alpha) { self = at::function(*self, other, alpha); })
+  OPERATOR(Inplace##Name##s, (InOut self, Scalar other, Scalar alpha) { self = at::function(*self, other, alpha); })
 
 SCALED(Add, add)
 SCALED(Sub, sub)
@@ -223,29 +223,31 @@ static std::optional<std::string_view> rounding(int32_t mode) {
 
 OPERATOR(DivMod, (Tensor self, Tensor other, int32_t mode, Out out) { out = at::div(self, other, rounding(mode)); })
 OPERATOR(DivMods, (Tensor self, Scalar other, int32_t mode, Out out) { out = at::div(self, other, rounding(mode)); })
-OPERATOR(InplaceDivMod, (Out self, Tensor other, int32_t mode) { self = at::div(*self, other, rounding(mode)); })
-OPERATOR(InplaceDivMods, (Out self, Scalar other, int32_t mode) { self = at::div(*self, other, rounding(mode)); })
+OPERATOR(InplaceDivMod, (InOut self, Tensor other, int32_t mode) { self = at::div(*self, other, rounding(mode)); })
+OPERATOR(InplaceDivMods, (InOut self, Scalar other, int32_t mode) { self = at::div(*self, other, rounding(mode)); })
 
 // ----------------------------------------------------------------------------------------------------------- several
 
 OPERATOR(Addcdiv, (Tensor self, Tensor a, Tensor b, Scalar value, Out out) { out = at::addcdiv(self, a, b, value); })
 OPERATOR(Addcmul, (Tensor self, Tensor a, Tensor b, Scalar value, Out out) { out = at::addcmul(self, a, b, value); })
-OPERATOR(InplaceAddcdiv, (Out self, Tensor a, Tensor b, Scalar value) { self = at::addcdiv(*self, a, b, value); })
-OPERATOR(InplaceAddcmul, (Out self, Tensor a, Tensor b, Scalar value) { self = at::addcmul(*self, a, b, value); })
+OPERATOR(InplaceAddcdiv, (InOut self, Tensor a, Tensor b, Scalar value) { self = at::addcdiv(*self, a, b, value); })
+OPERATOR(InplaceAddcmul, (InOut self, Tensor a, Tensor b, Scalar value) { self = at::addcmul(*self, a, b, value); })
 OPERATOR(Clamp, (Tensor self, std::optional<Scalar> low, std::optional<Scalar> high, Out out) {
   out = at::clamp(self, low, high);
 })
 OPERATOR(ClampTensor, (Tensor self, std::optional<Tensor> low, std::optional<Tensor> high, Out out) {
   out = at::clamp(self, low, high);
 })
-OPERATOR(InplaceMaskedFillScalar, (Out self, Tensor mask, Scalar value) { self = at::masked_fill(*self, mask, value); })
-OPERATOR(InplaceMaskedFillTensor, (Out self, Tensor mask, Tensor value) {
+OPERATOR(InplaceMaskedFillScalar, (InOut self, Tensor mask, Scalar value) {
+  self = at::masked_fill(*self, mask, value);
+})
+OPERATOR(InplaceMaskedFillTensor, (InOut self, Tensor mask, Tensor value) {
   self = at::masked_fill(*self, mask, value.reshape({}));
 })
 OPERATOR(Lerp, (Tensor self, Tensor end, Tensor weight, Out out) { out = at::lerp(self, end, weight); })
 OPERATOR(Lerps, (Tensor self, Tensor end, Scalar weight, Out out) { out = at::lerp(self, end, weight); })
-OPERATOR(InplaceLerp, (Out self, Tensor end, Tensor weight) { self = at::lerp(*self, end, weight); })
-OPERATOR(InplaceLerps, (Out self, Tensor end, Scalar weight) { self = at::lerp(*self, end, weight); })
+OPERATOR(InplaceLerp, (InOut self, Tensor end, Tensor weight) { self = at::lerp(*self, end, weight); })
+OPERATOR(InplaceLerps, (InOut self, Tensor end, Scalar weight) { self = at::lerp(*self, end, weight); })
 OPERATOR(SWhere, (Tensor condition, Tensor self, Tensor other, Out out) { out = at::where(condition, self, other); })
 
 // --------------------------------------------------------------------------------------------------------- gradients

@@ -17,6 +17,7 @@ int run(const aclOpExecutor& call) {
   try {
     const c10::InferenceMode below_autograd;
     call.run();
+    concord_sim_count_work(call.name, call.bytes_read, call.bytes_written);
     return 0;
   } catch (const std::exception& error) {
     return refuse(call.name, kStreamCode, error.what());

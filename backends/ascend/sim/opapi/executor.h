@@ -24,6 +24,7 @@ struct aclOpExecutor {
   // Called on the stream's thread, repeatedly if the call was captured and is replayed. Throws.
   virtual void run() const = 0;
   const char* const name;  // "aclnnAdd"
+  int64_t bytes_read = 0, bytes_written = 0;
 };
 
 // An error of an operator, with the vendor's code.

@@ -103,8 +103,8 @@ OPERATOR(GroupedMatmulV5, (Tensors x, Tensors weight, OptionalTensors bias, Opti
   const Ints sizes = group_sizes(*group_list, group_list_type);
   out[0] = group_type == 0 ? products_of_rows(x[0], weight[0], sizes) : products_of_columns(x[0], weight[0], sizes);
 })
-OPERATOR(GroupedMatmulAdd, (Tensor x, Tensor weight, Tensor group_list, Out y, bool transpose_x, bool transpose_weight,
-                            int64_t group_type) {
+OPERATOR(GroupedMatmulAdd, (Tensor x, Tensor weight, Tensor group_list, InOut y, bool transpose_x,
+                            bool transpose_weight, int64_t group_type) {
   refuse_unless(transpose_x && !transpose_weight && group_type == 2, "an added product that is not that of weights");
   const Tensor sum = products_of_columns(x.t(), weight, group_sizes(group_list, 0));
   y = *y + sum.view(y->sizes());

@@ -72,8 +72,8 @@ OPERATOR(RepeatInterleaveWithDim, (Tensor self, Tensor repeats, int64_t dim, int
 })
 OPERATOR(Tril, (Tensor self, int64_t diagonal, Out out) { out = at::tril(self, diagonal); })
 OPERATOR(Triu, (Tensor self, int64_t diagonal, Out out) { out = at::triu(self, diagonal); })
-OPERATOR(InplaceTril, (Out self, int64_t diagonal) { self = at::tril(*self, diagonal); })
-OPERATOR(InplaceTriu, (Out self, int64_t diagonal) { self = at::triu(*self, diagonal); })
+OPERATOR(InplaceTril, (InOut self, int64_t diagonal) { self = at::tril(*self, diagonal); })
+OPERATOR(InplaceTriu, (InOut self, int64_t diagonal) { self = at::triu(*self, diagonal); })
 
 // -------------------------------------------------------------------------------------------------------- by index
 

@@ -52,7 +52,7 @@ OPERATOR(Addmm, (Tensor self, Tensor a, Tensor b, Scalar beta, Scalar alpha, Out
   widen({&self, &a, &b});
   out = at::addmm(self, a, b, beta, alpha);
 })
-OPERATOR(InplaceAddmm, (Out self, Tensor a, Tensor b, Scalar beta, Scalar alpha, int8_t) {
+OPERATOR(InplaceAddmm, (InOut self, Tensor a, Tensor b, Scalar beta, Scalar alpha, int8_t) {
   Tensor added = *self;
   widen({&added, &a, &b});
   self = at::addmm(added, a, b, beta, alpha);

@@ -29,6 +29,8 @@ int aclnnMulsGetWorkspaceSize(const aclTensor*, const aclScalar*, aclTensor*, ui
 int aclnnMuls(void*, uint64_t, aclOpExecutor*, void*);
 int aclnnNegGetWorkspaceSize(const aclTensor*, aclTensor*, uint64_t*, aclOpExecutor**);
 int aclnnNeg(void*, uint64_t, aclOpExecutor*, void*);
+int aclnnInplaceNegGetWorkspaceSize(aclTensor*, uint64_t*, aclOpExecutor**);
+int aclnnInplaceNeg(void*, uint64_t, aclOpExecutor*, void*);
 int aclnnNonzeroGetWorkspaceSize(const aclTensor*, aclTensor*, uint64_t*, aclOpExecutor**);
 int aclnnNonzero(void*, uint64_t, aclOpExecutor*, void*);
 int aclnnLinalgCrossGetWorkspaceSize(const aclTensor*, const aclTensor*, int64_t, aclTensor*, uint64_t*,
@@ -182,6 +184,32 @@ TEST_F(Opapi, ATensorBeyondItsAllocationFailsOnTheStream) {
   EXPECT_EQ(aclrtSynchronizeStream(stream_), abi::kRtAicoreException);
   EXPECT_THAT(aclGetRecentErrMsg(), AllOf(HasSubstr("aclnnNeg"), HasSubstr("tensor float32[65536]")));
   aclDestroyTensor(in);
+}
+
+// How often an operator has run, and the bytes that it read and wrote.
+std::vector<int64_t> work_of(const char* name) {
+  std::vector<int64_t> work(3);
+  work[0] = concord_sim_work_of(name, &work[1], &work[2]);
+  return work;
+}
+
+TEST_F(Opapi, CountsTheBytesOfItsTensors) {
+  const std::vector<int64_t> muls = work_of("aclnnMuls"), neg = work_of("aclnnInplaceNeg");
+  const int64_t repeated[] = {0};
+  aclTensor* in = tensor({4}, 5, 0, kNd, repeated);
+  aclTensor* out = tensor({4});
+  aclScalar* two = scalar(2);
+  ASSERT_EQ(aclnnMulsGetWorkspaceSize(in, two, out, &workspace_, &executor_), 0);
+  ASSERT_EQ(aclnnMuls(nullptr, 0, executor_, stream_), 0);
+  ASSERT_EQ(aclnnInplaceNegGetWorkspaceSize(out, &workspace_, &executor_), 0);
+  ASSERT_EQ(aclnnInplaceNeg(nullptr, 0, executor_, stream_), 0);
+  ASSERT_EQ(aclrtSynchronizeStream(stream_), 0);
+  EXPECT_THAT(values(4), ElementsAre(-10, -10, -10, -10));
+  EXPECT_THAT(work_of("aclnnMuls"), ElementsAre(muls[0] + 1, muls[1] + 4, muls[2] + 16));
+  EXPECT_THAT(work_of("aclnnInplaceNeg"), ElementsAre(neg[0] + 1, neg[1] + 16, neg[2] + 16));
+  aclDestroyTensor(in);
+  aclDestroyTensor(out);
+  aclDestroyScalar(two);
 }
 
 TEST_F(Opapi, TellsTheSizeOfAResultThatDependsOnValues) {

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,8 +40,19 @@ class Out {
 };
 using Outs = std::vector<Out>;
 
+// An output whose values the operator also reads.
+class InOut : public Out {
+ public:
+  using Out::Out;
+  using Out::operator=;
+};
+
 // Returns a tensor on the memory of |view|. Call on the stream's thread. Throws OperatorError.
 at::Tensor open_tensor(const TensorView& view);
+// Returns the bytes of the kept tensor or list; a dimension that is repeated by a stride of 0 counts once.
+int64_t bytes_of(const std::shared_ptr<TensorView>& view);
+int64_t bytes_of(const std::vector<std::shared_ptr<TensorView>>& views);
+int64_t bytes_of(const std::optional<std::vector<std::shared_ptr<TensorView>>>& views);
 at::ScalarType scalar_type(abi::aclDataType dtype);
 at::Scalar to_scalar(const aclScalar& scalar);
 

@@ -16,6 +16,15 @@
 
 namespace concord::ascend::sim {
 
+// Which parameters an operator reads and which it writes.
+template <class T, class... Kinds>
+inline constexpr bool kIsOneOf = (std::is_same_v<T, Kinds> || ...);
+template <class T>
+inline constexpr bool kIsRead =
+    kIsOneOf<T, at::Tensor, std::optional<at::Tensor>, Tensors, std::optional<Tensors>, InOut>;
+template <class T>
+inline constexpr bool kIsWritten = kIsOneOf<T, Out, std::optional<Out>, Outs, std::optional<Outs>, InOut>;
+
 template <auto body, const char* operator_name>
 struct Operator;
 
@@ -25,7 +34,14 @@ struct Operator<body, operator_name> {
 
   struct Call final : aclOpExecutor {
     explicit Call(typename Argument<A>::C... arguments)
-        : aclOpExecutor(operator_name), kept(Argument<A>::keep(arguments)...) {}
+        : aclOpExecutor(operator_name), kept(Argument<A>::keep(arguments)...) {
+      std::apply([this](const auto&... each) { (count<A>(each), ...); }, kept);
+    }
+    template <class Parameter, class Kept>
+    void count(const Kept& tensors) {
+      if constexpr (kIsRead<Parameter>) bytes_read += bytes_of(tensors);
+      if constexpr (kIsWritten<Parameter>) bytes_written += bytes_of(tensors);
+    }
     void run() const override {
       std::apply([](const auto&... each) { body(Argument<A>::open(each)...); }, kept);
     }

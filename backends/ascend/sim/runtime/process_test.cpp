@@ -1,5 +1,12 @@
 #include "backends/ascend/sim/runtime/process.h"
 
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
 #include "backends/ascend/sim/runtime/testing/sim_test.h"
 
 namespace concord::ascend::sim::testing {
@@ -136,6 +143,69 @@ TEST(ProcessDeathTest, CallsThatFailArePrintedOnRequest) {
         aclInit(nullptr);
       },
       ::testing::ExitedWithCode(2), "CONCORD_SIM_NPU_LOG is 'all'; it must be errors");
+}
+
+// Two fills of 48 bytes and a copy of 32 to the host; the host's memory does not count.
+void do_some_work() {
+  aclInit(nullptr);
+  aclrtSetDevice(0);
+  void *stream = nullptr, *memory = nullptr;
+  aclrtCreateStream(&stream);
+  aclrtMalloc(&memory, 64, kMallocHugeFirst);
+  aclrtMemsetAsync(memory, 64, 1, 48, stream);
+  aclrtMemsetAsync(memory, 64, 2, 48, stream);
+  aclrtSynchronizeStream(stream);
+  std::array<char, 32> host{};
+  aclrtMemcpy(host.data(), host.size(), memory, host.size(), kMemcpyDeviceToHost);
+  aclrtResetDevice(0);
+}
+
+bool is_work_counted() {
+  int64_t read = 0, written = 0;
+  if (concord_sim_work_of("aclrtMemsetAsync", &read, &written) != 2 || read != 0 || written != 96) return false;
+  if (concord_sim_work_of("aclrtMemcpy", &read, &written) != 1 || read != 32 || written != 0) return false;
+  return concord_sim_work_of(nullptr, nullptr, nullptr) == 3;
+}
+
+TEST(ProcessDeathTest, WorkIsCounted) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        do_some_work();
+        std::_Exit(is_work_counted() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
+}
+
+TEST(ProcessDeathTest, AReportOfTheWorkIsWrittenAtTheEnd) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        ::setenv("CONCORD_SIM_NPU_REPORT", "-", 1);
+        do_some_work();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "work by count(.|\n)*aclrtMemsetAsync +2 (.|\n)*total of 2 operators +3 ");
+}
+
+// The process that dies runs this test from the start, so the environment tells it the file.
+TEST(ProcessDeathTest, EachRankWritesItsReport) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string name = ::testing::TempDir() + "concord_sim_work_report." + std::to_string(::getpid());
+  ::setenv("CONCORD_SIM_NPU_REPORT", name.c_str(), 0);
+  EXPECT_EXIT(
+      {
+        ::setenv("RANK", "3", 1);
+        do_some_work();
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "");
+  ::unsetenv("CONCORD_SIM_NPU_REPORT");
+  std::stringstream text;
+  text << std::ifstream(name + ".3").rdbuf();
+  EXPECT_THAT(text.str(), ::testing::HasSubstr("\"aclrtMemsetAsync\": {\"launches\": 2, \"bytes_read\": 0, "
+                                               "\"bytes_written\": 96,"));
+  std::filesystem::remove(name + ".3");
 }
 
 TEST(ProcessDeathTest, AWrongSettingEndsTheProcess) {

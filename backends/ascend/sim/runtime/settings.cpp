@@ -47,6 +47,7 @@ Settings read() {
   read_text("CONCORD_SIM_NPU_SOC", &result.soc);
   read_text("CONCORD_SIM_NPU_CANN", &result.cann);
   read_text("CONCORD_SIM_NPU_FAULT", &result.faults);
+  read_text("CONCORD_SIM_NPU_REPORT", &result.report);
   if (const char* given = std::getenv("CONCORD_SIM_NPU_LOG")) {
     if (std::string(given) != "errors") refuse("CONCORD_SIM_NPU_LOG", given, "errors");
     result.prints_errors = true;

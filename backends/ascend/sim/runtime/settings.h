@@ -17,6 +17,7 @@ struct Settings {
   std::chrono::microseconds jitter{0};         // before every task of a stream: random, up to this
   std::string faults;
   bool prints_errors = false;
+  std::string report;  // where to write what the devices have done; "-" for a table on standard error
 };
 
 // Returns the settings, read at the first use. An invalid value ends the process with an error message, so that no test

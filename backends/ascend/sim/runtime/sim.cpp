@@ -5,6 +5,7 @@
 #include "backends/ascend/sim/runtime/machine.h"
 #include "backends/ascend/sim/runtime/memory/memory.h"
 #include "backends/ascend/sim/runtime/settings.h"
+#include "backends/ascend/sim/runtime/work_report.h"
 
 using namespace concord::ascend::abi;
 using namespace concord::ascend::sim;
@@ -72,6 +73,17 @@ int32_t concord_sim_physical_device(int32_t device) {
   const std::vector<int32_t> visible = visible_devices();
   const auto index = static_cast<size_t>(device);
   return device < 0 || index >= visible.size() ? -1 : visible[index];
+}
+
+void concord_sim_count_work(const char* name, int64_t bytes_read, int64_t bytes_written) {
+  WorkReport::instance().count(name, bytes_read, bytes_written);
+}
+
+int64_t concord_sim_work_of(const char* name, int64_t* out_bytes_read, int64_t* out_bytes_written) {
+  const WorkReport::Entry work = WorkReport::instance().work_of(name);
+  if (out_bytes_read != nullptr) *out_bytes_read = work.read;
+  if (out_bytes_written != nullptr) *out_bytes_written = work.written;
+  return work.launches;
 }
 
 int32_t concord_sim_count_call(const char* name) {

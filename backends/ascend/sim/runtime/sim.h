@@ -52,6 +52,13 @@ CONCORD_SIM_EXPORT int32_t concord_sim_physical_device(int32_t device);
 // concord_sim_launch count their calls themselves.
 CONCORD_SIM_EXPORT int32_t concord_sim_count_call(const char* name);
 
+// Counts work under |name| that has run on a device, with the bytes of device memory that it read and wrote.
+CONCORD_SIM_EXPORT void concord_sim_count_work(const char* name, int64_t bytes_read, int64_t bytes_written);
+
+// Returns how often work under |name| (null: under any name) has run in this process, and its bytes; the pointers may
+// be null. CONCORD_SIM_NPU_REPORT writes the same at the end of the process.
+CONCORD_SIM_EXPORT int64_t concord_sim_work_of(const char* name, int64_t* out_bytes_read, int64_t* out_bytes_written);
+
 // Takes |bytes| of the memory of |device| without an address, for a communicator's buffers; negative values return
 // them. Returns 207001 if the device has too little left.
 CONCORD_SIM_EXPORT int32_t concord_sim_charge(int32_t device, int64_t bytes);

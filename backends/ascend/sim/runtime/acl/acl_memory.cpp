@@ -33,6 +33,10 @@ void check_device_bytes(const void* address, size_t bytes, const char* what) {
   if (!wrong.empty()) fail(kRtParamInvalid, text("%s: %s", what, wrong.c_str()));
 }
 
+void count_work(const char* name, size_t read, size_t written) {
+  concord_sim_count_work(name, static_cast<int64_t>(read), static_cast<int64_t>(written));
+}
+
 // One copy: which memory is where, and whether it is allowed.
 class Copy {
  public:
@@ -63,7 +67,11 @@ class Copy {
          text("device %d cannot copy to device %d: call aclrtDeviceEnablePeerAccess first", from_.device, to_.device));
   }
 
-  void run() const { std::memmove(memory().translate(destination_), memory().translate(source_), count_); }
+  // |name|: the function that was called, for the report of work, which counts the device's memory only.
+  void run(const char* name) const {
+    std::memmove(memory().translate(destination_), memory().translate(source_), count_);
+    count_work(name, from_.place == Place::kDevice ? count_ : 0, to_.place == Place::kDevice ? count_ : 0);
+  }
 
  private:
   static void check_side(const char* name, const void* address, const Location& at, bool should_be_device,
@@ -185,7 +193,7 @@ aclError aclrtMemcpy(void* destination, size_t maximum, const void* source, size
     if (copy.nothing()) return;
     Capture::require_allowed("a synchronous copy");
     copy.check();
-    copy.run();
+    copy.run("aclrtMemcpy");
   });
 }
 
@@ -203,12 +211,12 @@ aclError aclrtMemcpyAsync(void* destination, size_t maximum, const void* source,
       on->queue()->synchronize(on->queue()->pushed(), -1, kRtStreamSyncTimeout);
       Faults::sleep(fault.delay);
       if (fault.code != 0) fail(fault.code, "injected failure");
-      return copy.run();
+      return copy.run("aclrtMemcpyAsync");
     }
     on->submit({"aclrtMemcpyAsync",
                 [copy] {
                   check_on_stream([&] { copy.check(); });
-                  copy.run();
+                  copy.run("aclrtMemcpyAsync");
                 },
                 nullptr, fault});
   });
@@ -235,6 +243,7 @@ aclError aclrtMemsetAsync(void* address, size_t maximum, int32_t value, size_t c
                 [=] {
                   check_on_stream([&] { check_device_bytes(address, count, "devPtr"); });
                   std::memset(memory().translate(address), value, count);
+                  count_work("aclrtMemsetAsync", 0, count);
                 },
                 nullptr, fault});
   });
