@@ -94,6 +94,7 @@ Sample real_add_norm_backward(const RowsSize& size, Draw& draw, c10::ScalarType 
     of_norm[0] = of_norm[0] + 2 * sum_unit(type) * (exact[0].abs() + a[0].toTensor().abs());
     return of_norm;
   };
+  made.ascend_slack = rounded_before_the_sum(type);
   return made;
 }
 

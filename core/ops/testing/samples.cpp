@@ -1,5 +1,6 @@
 #include "core/ops/testing/samples.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -75,6 +76,12 @@ bool is_short(c10::ScalarType type) { return type == at::kBFloat16 || type == at
 double roundings_of_sum(int64_t terms) {
   const auto n = static_cast<double>(terms);
   return std::min(n, 8 * std::sqrt(n));
+}
+
+Sample::Slack rounded_before_the_sum(c10::ScalarType type) {
+  return [type](const std::vector<c10::IValue>& arguments, const std::vector<at::Tensor>& exact) {
+    return std::vector{half_unit(type) * (exact[0] - arguments[0].toTensor().to(at::kDouble)).abs()};
+  };
 }
 
 at::Tensor misaligned(const at::Tensor& tensor) {

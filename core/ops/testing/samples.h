@@ -54,6 +54,8 @@ struct Sample {
   Slack slack = {};
   // Exact outputs contain NaN or infinities, and a kernel's must be the same there. Otherwise both fail the test.
   bool has_nan = false;
+  // Added to the bound of Ascend's kernels: torch_npu's operators round in places where other kernels do not.
+  Slack ascend_slack = {};
 };
 
 using SampleMaker = std::function<Sample(Draw&, c10::ScalarType)>;
@@ -89,6 +91,9 @@ bool is_short(c10::ScalarType type);  // bf16 or fp16
 // in the worst case, and 8 sqrt(terms) if roundings are independent and unbiased, except for one sum in 1e13 / terms
 // (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, 2019: lambda = 8).
 double roundings_of_sum(int64_t terms);
+
+// Returns the slack of a first output that is the first argument plus a term which is rounded before the addition.
+Sample::Slack rounded_before_the_sum(c10::ScalarType type);
 
 // Returns the same values at a misaligned address, where kernels cannot use vector loads.
 at::Tensor misaligned(const at::Tensor& tensor);

@@ -67,6 +67,11 @@ static Tensor products_of_columns(const Tensor& x, const Tensor& weight, const I
   return at::stack(parts);
 }
 
+static void add_products(const Tensor& x, const Tensor& weight, const Ints& sizes, const InOut& y, bool is_of_weights) {
+  refuse_unless(is_of_weights, "an added product that is not that of weights");
+  y = *y + products_of_columns(x.t(), weight, sizes).view(y->sizes());
+}
+
 // [tokens, k]: where the rows of a token are.
 static Tensor places_of(const Tensor& sorted_indices, int64_t tokens) {
   return sorted_indices.to(at::kLong).view({tokens, -1});
@@ -105,9 +110,13 @@ OPERATOR(GroupedMatmulV5, (Tensors x, Tensors weight, OptionalTensors bias, Opti
 })
 OPERATOR(GroupedMatmulAdd, (Tensor x, Tensor weight, Tensor group_list, InOut y, bool transpose_x,
                             bool transpose_weight, int64_t group_type) {
-  refuse_unless(transpose_x && !transpose_weight && group_type == 2, "an added product that is not that of weights");
-  const Tensor sum = products_of_columns(x.t(), weight, group_sizes(group_list, 0));
-  y = *y + sum.view(y->sizes());
+  add_products(x, weight, group_sizes(group_list, 0), y, transpose_x && !transpose_weight && group_type == 2);
+})
+// What torch_npu calls on the Ascend950.
+OPERATOR(GroupedMatmulAddV2, (Tensor x, Tensor weight, Tensor group_list, InOut y, bool transpose_x,
+                              bool transpose_weight, int64_t group_type, int64_t group_list_type) {
+  const Ints sizes = group_sizes(group_list, group_list_type);
+  add_products(x, weight, sizes, y, transpose_x && !transpose_weight && group_type == 2);
 })
 
 OPERATOR(MoeTokenPermute, (Tensor tokens, Tensor indices, int64_t rows, bool padded, Out permuted, Out sorted_indices) {

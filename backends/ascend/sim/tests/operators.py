@@ -529,6 +529,10 @@ case("GroupedMatmulV5", lambda g, x, e: grouped(g.t(), x, e, 2), f(7, 4), f(7, 5
 case("GroupedMatmulAdd", lambda y, g, x, e: torch.ops.npu.npu_grouped_matmul_add_(y, g, x, e), f(12, 5),
      f(7, 4, dtype=torch.bfloat16), f(7, 5, dtype=torch.bfloat16), GROUP_ENDS, atol=1e-6,
      reference=lambda y, g, x, e: y + torch.cat(in_groups(lambda rows, i: g[rows].float().t() @ x[rows].float())))
+case("GroupedMatmulAddV2", lambda y, g, x, sizes: directly(  # by sizes of groups
+    "GroupedMatmulAddV2", y, g, x, sizes, ctypes.c_bool(True), ctypes.c_bool(False), 2, 1, place=3), f(12, 5),
+     f(7, 4, dtype=torch.bfloat16), f(7, 5, dtype=torch.bfloat16), torch.tensor([2, 0, 5]), atol=1e-6,
+     reference=lambda y, g, x, sizes: y + torch.cat(in_groups(lambda rows, i: g[rows].float().t() @ x[rows].float())))
 case("MoeTokenPermute", torch_npu.npu_moe_token_permute, f(4, 6), ROUTES, reference=plain_permute)
 case("MoeTokenPermute MoeTokenPermuteGrad", lambda x, r: gradients(lambda t: torch_npu.npu_moe_token_permute(t, r)[0], x),
      f(4, 6), ROUTES, atol=1e-6, reference=lambda x, r: gradients(lambda t: plain_permute(t, r)[0], x))

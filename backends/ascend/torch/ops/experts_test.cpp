@@ -4,12 +4,9 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
-#include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <string>
-
+#include "backends/ascend/torch/ops/testing/vendor_calls.h"
 #include "core/ops/moe/grouped_linear.h"
 #include "core/ops/moe/moe_permute.h"
 #include "core/torch/device.h"
@@ -21,31 +18,6 @@ namespace {
 using at::Tensor;
 
 c10::Device expert_device() { return torch_device(current_platform(), 0); }
-
-// Counts the calls of torch_npu's operators while it lives.
-class VendorCalls {
- public:
-  VendorCalls() {
-    calls().clear();
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&VendorCalls::seen).scopes({at::RecordScope::FUNCTION}));
-  }
-  ~VendorCalls() { at::removeCallback(handle_); }
-  VendorCalls(const VendorCalls&) = delete;
-  VendorCalls& operator=(const VendorCalls&) = delete;
-
-  int of(const std::string& name) const { return calls()["npu::npu_" + name]; }
-
- private:
-  static std::map<std::string, int>& calls() {
-    static std::map<std::string, int> all;
-    return all;
-  }
-  static std::unique_ptr<at::ObserverContext> seen(const at::RecordFunction& call) {
-    ++calls()[call.name()];
-    return nullptr;
-  }
-  at::CallbackHandle handle_;
-};
 
 // A layer with four experts, of which one has no tokens, into an fp32 sink that is not zero.
 struct ExpertResults {
