@@ -117,7 +117,7 @@ def run_here(program, folder, model, world, words):
     return [(line["loss"], line["grad_norm"]) for line in metrics_of(folder)], load_file(folder / "out" / "model" / "model.safetensors")
 
 
-def compare(name, steps, weights, wanted_steps, wanted_weights, weight_bound=WEIGHT):
+def compare(name, steps, weights, wanted_steps, wanted_weights):
     worst = {"loss": 0.0, "norm": 0.0, "weight": 0.0}
     assert len(steps) == len(wanted_steps) and set(weights) == set(wanted_weights), name
     for number, ((loss, norm), (wanted_loss, wanted_norm)) in enumerate(zip(steps, wanted_steps), 1):
@@ -128,7 +128,7 @@ def compare(name, steps, weights, wanted_steps, wanted_weights, weight_bound=WEI
     for tensor, wanted in wanted_weights.items():
         share = ((weights[tensor] - wanted).norm() / wanted.norm()).item()
         worst["weight"] = max(worst["weight"], share)
-        assert share <= weight_bound, f"{name}: {tensor} differs by {share:.3g}, bound {weight_bound:g}"
+        assert share <= WEIGHT, f"{name}: {tensor} differs by {share:.3g}, bound {WEIGHT:g}"
     print(f"{name}: loss {wanted_steps[0][0]:.4f} to {wanted_steps[-1][0]:.4f}, differences "
           + ", ".join(f"{what} {value:.2g}" for what, value in worst.items()), flush=True)
 
@@ -147,7 +147,7 @@ def main():
         compare_all(arguments.program, name, AUX, LAYOUTS)
 
 
-def compare_all(program, source, aux, layouts, weight_bound=WEIGHT):
+def compare_all(program, source, aux, layouts):
     """Compares the model in folder |source|; aux 0: no load balancing loss, and no updates of the expert biases."""
     ids = make_tokens(json.loads((Path(source) / "config.json").read_text())["vocab_size"])
     model, wanted_steps = train_reference(source, ids, aux)
@@ -158,7 +158,7 @@ def compare_all(program, source, aux, layouts, weight_bound=WEIGHT):
         wanted_weights = load_file(folder / "wanted" / "model.safetensors")
         for layout, (world, words) in layouts.items():
             compare(f"{model.config.model_type}, {layout}", *train_here(program, folder, source, aux, world, words),
-                    wanted_steps, wanted_weights, weight_bound)
+                    wanted_steps, wanted_weights)
 
 
 if __name__ == "__main__":
