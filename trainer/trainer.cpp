@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "core/optim/optimizer_files.h"
+#include "core/checkpoint/optimizer_files.h"
 #include "trainer/checkpoint/resume.h"
 #include "trainer/checkpoint/resume_check.h"
 #include "trainer/data/to_micro_batch.h"

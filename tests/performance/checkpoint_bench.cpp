@@ -26,13 +26,13 @@
 #include <thread>
 #include <vector>
 
+#include "core/checkpoint/optimizer_files.h"
 #include "core/checkpoint/write/save_job.h"
 #include "core/data_parallel/ddp.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
 #include "core/optim/optimizer.h"
-#include "core/optim/optimizer_files.h"
 #include "tests/performance/bench_program.h"
 #include "tests/temporary_folder.h"
 
@@ -187,7 +187,7 @@ class RankBench {
   }
   std::unique_ptr<SaveJob> start(const std::string& name, SaveJob::Source source) {
     HfSaveOptions options{.manifest = true};
-    options.more.push_back(saved_tensors(optimizer_));
+    options.more.push_back(saved_tensors(optimizer_.state_tensors(), optimizer_.saved_state()));
     job_.device().synchronize();
     auto save = model_.start_save(folder_ + "/" + name, std::move(options), source, plan_);
     plan_ = save->plan();

@@ -8,12 +8,12 @@
 #include <limits>
 
 #include "core/base/config_error.h"
+#include "core/checkpoint/optimizer_files.h"
 #include "core/checkpoint/read/state_index.h"
 #include "core/checkpoint/write/save_job.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "core/mesh/agreement.h"
 #include "core/optim/optimizer.h"
-#include "core/optim/optimizer_files.h"
 #include "tests/processes/groups/group_job.h"
 #include "tests/processes/small_network.h"
 
@@ -511,7 +511,7 @@ TEST(Optimizers, StateIsWrittenWholeOnEachMachine) {
       const RankRange machine = job.rank() < 2 ? RankRange{0, 2} : RankRange{2, 3};
       const std::string target = folder.path() + "/" + std::to_string(machine.begin);
       HfSaveOptions save{.with_config = false, .writers = machine};
-      save.more.push_back(saved_tensors(optimizer, machine));
+      save.more.push_back(saved_tensors(optimizer.state_tensors(), optimizer.saved_state(machine)));
       SaveJob(target, network.parameters(), job, save, SaveJob::Source::live).wait();
       loaded.load_state(OptimizerFiles(target, 1));
       Addressed expected, found;
@@ -538,7 +538,7 @@ TEST(Optimizers, StateIsReadOncePerDataParallelGroup) {
         finalize_grads(ddp);
         optimizer.step({.lr = 1e-2});
         HfSaveOptions save{.with_config = false, .chunk_bytes = 100};  // not a multiple of a row
-        save.more.push_back(saved_tensors(optimizer));
+        save.more.push_back(saved_tensors(optimizer.state_tensors(), optimizer.saved_state()));
         SaveJob(folder.path() + "/c", network.parameters(), job, save, SaveJob::Source::live).wait();
 
         const OptimizerFiles files(folder.path() + "/c", 1);

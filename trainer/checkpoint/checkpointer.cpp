@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/checkpoint/optimizer_files.h"
 #include "core/mesh/agreement.h"
-#include "core/optim/optimizer_files.h"
 #include "platform/loader/host.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/checkpoint/resume.h"
@@ -230,7 +230,8 @@ void Checkpointer::add_callback_files(HfSaveOptions* options) {
 
 // Adds all that a run needs in addition to the weights in order to resume.
 void Checkpointer::add_state(HfSaveOptions* options) {
-  options->more.push_back(saved_tensors(run_.parts.optimizer, options->writers));
+  options->more.push_back(
+      saved_tensors(run_.parts.optimizer.state_tensors(), run_.parts.optimizer.saved_state(options->writers)));
   if (std::optional<SavedTensors> fp8 = run_.parts.model.saved_fp8(options->writers)) {
     options->more.push_back(std::move(*fp8));
   }

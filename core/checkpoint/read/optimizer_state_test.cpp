@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "core/base/config_error.h"
+#include "core/checkpoint/optimizer_files.h"
 #include "core/checkpoint/read/state_index.h"
-#include "core/optim/optimizer_files.h"
 #include "core/safetensors/writer.h"
 #include "tests/temporary_folder.h"
 

@@ -1,4 +1,4 @@
-#include "core/optim/optimizer_files.h"
+#include "core/checkpoint/optimizer_files.h"
 
 #include <fmt/core.h>
 
@@ -15,10 +15,11 @@ std::string file_tensor(const std::string& key, const std::string& tensor) { ret
 
 }  // namespace
 
-SavedTensors saved_tensors(const Optimizer& optimizer, const std::optional<RankRange>& writers) {
+SavedTensors saved_tensors(const std::vector<std::pair<std::string, const Parameter*>>& tensors,
+                           std::vector<OptimizerState::Entry> entries) {
   SavedTensors saved{.stem = kOptimizerStem, .tensors = {}, .parts = {}};
   std::set<std::string> names;  // a tied embedding can be on both ends of one rank
-  for (const auto& [key, parameter] : optimizer.state_tensors()) {
+  for (const auto& [key, parameter] : tensors) {
     for (GlobalTensor& tensor : global_tensors(parameter->spec)) {
       const std::string name = file_tensor(key, tensor.name);
       if (names.insert(name).second) {
@@ -26,7 +27,7 @@ SavedTensors saved_tensors(const Optimizer& optimizer, const std::optional<RankR
       }
     }
   }
-  for (OptimizerState::Entry& entry : optimizer.saved_state(writers)) {
+  for (OptimizerState::Entry& entry : entries) {
     for (ShardRun& run : entry.runs) run.tensor = file_tensor(entry.key, run.tensor);
     saved.parts.push_back({std::move(entry.runs), std::move(entry.values)});
   }

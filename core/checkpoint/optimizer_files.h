@@ -9,19 +9,22 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/checkpoint/hf_weights.h"
-#include "core/optim/optimizer.h"
+#include "core/checkpoint/read/optimizer_state.h"
+#include "core/parallel/parameter.h"
 #include "core/safetensors/index.h"
 
 namespace concord {
 
 using safetensors::kOptimizerStem;
 
-// Returns the tensors that this rank writes, for HfSaveOptions::more and its |writers|. They are views of the state,
-// valid until the next step.
-SavedTensors saved_tensors(const Optimizer& optimizer, const std::optional<RankRange>& writers = {});
+// Returns the tensors that this rank writes, for HfSaveOptions::more: |entries| as the state of |tensors|, which are
+// Optimizer::saved_state() and state_tensors(). They are views of the state, valid until the next step.
+SavedTensors saved_tensors(const std::vector<std::pair<std::string, const Parameter*>>& tensors,
+                           std::vector<OptimizerState::Entry> entries);
 
 // Reads the state in the folder of a checkpoint, for Optimizer::load_state.
 class OptimizerFiles : public StateSource {
