@@ -39,7 +39,8 @@ void Attendant::run() {
     epoll_event event{};
     if (::epoll_wait(epoll_, &event, 1, -1) != 1) continue;
     const std::lock_guard lock(mutex_);
-    const auto found = ports_.find(event.data.u64);
+    const uint64_t number = event.data.u64;  // a copy: on x86-64 epoll_event is packed, and a reference misaligned
+    const auto found = ports_.find(number);
     if (stopped_ || found == ports_.end() || !found->second.is_driven_here) continue;
     found->second.port->drain();
     watch(found->first, found->second.port->events(), true);
