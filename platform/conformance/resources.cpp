@@ -225,7 +225,11 @@ void Gate::require_closed(const char* call) const {
   if (state_->expired) t_.fail(text("%s waited for work that was held back", call));
 }
 
-void linger() { std::this_thread::sleep_for(milliseconds(30)); }
+// Many short sleeps rather than a long one: on a busy machine this thread gets the processor as late as the plugin's
+// threads do, so that the time given to them grows with the load.
+void linger() {
+  for (int i = 0; i < 50; ++i) std::this_thread::sleep_for(milliseconds(1));
+}
 
 bool eventually(const std::function<bool()>& done) {
   const auto end = std::chrono::steady_clock::now() + patience();
