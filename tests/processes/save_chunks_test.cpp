@@ -238,6 +238,11 @@ TEST(MachineCopies, ThatAreDamagedAreRefusedWithTheReason) {
     EXPECT_THAT(refusal([&] { overwrite(file, 9, "x"); }), HasSubstr("its header has the checksum"));
     EXPECT_THAT(refusal([&] { overwrite(copy + "/manifest.json", 0, "x"); }), HasSubstr("manifest.json"));
     EXPECT_THAT(refusal([&] { overwrite(copy + "/machine.json", 0, "x"); }), HasSubstr("machine.json"));
+    EXPECT_THAT(refusal([&] {  // a name that leads out of the folder
+                  const std::string manifest = copy + "/manifest.json";
+                  overwrite(manifest, read_file(manifest).find("\"model") + 1, "../el");
+                }),
+                HasSubstr("'../el.safetensors'; must be another file in the same folder"));
   });
 }
 

@@ -147,11 +147,13 @@ bool merge_copies(const std::string& folder, const std::string& target, Parallel
   run_and_propagate_errors(job, [&] {
     const std::string path = folder + "/" + kManifestFile;
     if (is_source) text = InputFile(path).read(kMaxManifestBytes, "a manifest");
-    if (is_first) fs::remove_all(target);
-    if (is_first) fs::create_directories(target);
   });
   text = broadcast_text(job, text, machines.first[holders.front()]);
   const Manifest manifest = parse_manifest(text, kManifestFile);
+  run_and_propagate_errors(job, [&] {
+    if (is_first) fs::remove_all(target);
+    if (is_first) fs::create_directories(target);
+  });
   for (const auto& [name, file] : manifest.files) {
     // The metadata files of one machine: those of another may differ, for example if it has a different tokenizer.
     const bool reads = file.by_tensor ? holds : is_source;
