@@ -166,7 +166,9 @@ std::vector<YamlEntry> without_sections(const std::vector<YamlEntry>& entries) {
       flat.push_back(entry);
       continue;
     }
-    for (const auto& [key, text] : entry.value.pairs) flat.push_back({*prefix + key, {.text = text}, entry.line});
+    for (const auto& [key, text] : entry.value.pairs) {
+      flat.push_back({without_plain_sections(*prefix + key), {.text = text}, entry.line});
+    }
   }
   return flat;
 }

@@ -127,6 +127,7 @@ std::map<std::string, std::string> read_mapping(const ArgumentValue& value) {
   if (value.form != ArgumentValue::Form::mapping) {
     throw Refusal{fmt::format("is {}, but must be a mapping: {{name: value, ...}}", shown(value))};
   }
+  if (value.is_nested) throw Refusal{"has nested values; use a mapping of plain values"};
   std::map<std::string, std::string> pairs;
   for (const auto& [key, text] : value.pairs) {
     if (!pairs.emplace(key, text).second) throw Refusal{fmt::format("contains the key {} twice", quoted(key))};

@@ -15,7 +15,9 @@ struct ArgumentValue {
   std::string text = {};                                        // of a scalar
   bool quoted = false;                                          // in YAML: text, whatever it looks like
   std::vector<std::string> items = {};                          // of a list
-  std::vector<std::pair<std::string, std::string>> pairs = {};  // of a mapping
+  // Of a mapping. The keys of mappings in it are joined by '.', and lists in it by ','.
+  std::vector<std::pair<std::string, std::string>> pairs = {};
+  bool is_nested = false;  // a mapping that contains mappings or lists
 };
 
 struct YamlEntry {

@@ -146,6 +146,13 @@ Conversion use_peft(const ArgumentValue& value, const TrainingArguments&, const 
   return read_flag(value) ? Conversion{{{"finetuning_type", "lora"}}} : Conversion{};
 }
 
+Conversion dtype_of_model(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  if (value.text == "bf16" || value.text == "fp16") return {{{value.text, "true"}}};  // ROLL's
+  if (value.text == "auto" || value.text == "float32" || value.text == "fp32") return {};
+  throw Refusal{
+      fmt::format("is {}: weights are kept in fp32 for the optimizer; use bf16: true or fp16: true", shown(value))};
+}
+
 Conversion loss_type(const ArgumentValue& value, const TrainingArguments&, const ForeignValues& given) {
   const std::vector<std::string> losses = items_of(value);
   const auto weights = given.find("loss_weights");
@@ -181,6 +188,12 @@ Conversion pissa(const ArgumentValue& value, const TrainingArguments&, const For
 
 Conversion use_muon(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
   return read_flag(value) ? Conversion{{{"optimizer", "muon"}}} : Conversion{};
+}
+
+Conversion trains_pairs(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  if (value.text == "chosen") return {{{"stage", "dpo"}}};
+  throw Refusal{fmt::format("is {}; name the columns of a pair in dataset_info.json (docs/data.md), and set stage: dpo",
+                            shown(value))};
 }
 
 Conversion weighted_paths(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {

@@ -21,12 +21,14 @@ Convert eval_packing;
 Convert truncation_mode;
 Convert load_in_4bit;
 Convert use_peft;
+Convert dtype_of_model;
 Convert loss_type;
 Convert disable_dropout;
 Convert validation_part;  // val_size
 Convert pissa;
 Convert use_muon;
 Convert mixed_precision;
+Convert trains_pairs;  // ROLL's chosen_key
 
 // Megatron
 Convert weighted_paths;  // 0.3 a 0.7 b

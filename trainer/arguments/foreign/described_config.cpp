@@ -126,7 +126,12 @@ void add_rope(const Description& given, ordered_json* config) {
   const bool is_latent = given.is_on("multi_latent_attention");
   const bool is_yarn =
       given.text("position_embedding_type") == "yarn" || (is_latent && given.text("rope_type") != "rope");
-  if (is_yarn) {
+  if (given.is_on("enable_gpt_oss")) {  // which sets these in Megatron
+    (*config)["rope_scaling"] = {
+        {"rope_type", "yarn"},   {"factor", 32.0},   {"original_max_position_embeddings", 131072},
+        {"beta_fast", 32.0},     {"beta_slow", 1.0}, {"mscale", 1.0},
+        {"mscale_all_dim", 0.0}, {"truncate", false}};
+  } else if (is_yarn) {
     (*config)["rope_scaling"] = {
         {"rope_type", "yarn"},
         {"factor", given.number("rotary_scaling_factor", 40)},
@@ -135,6 +140,9 @@ void add_rope(const Description& given, ordered_json* config) {
         {"beta_slow", given.number("beta_slow", 1)},
         {"mscale", given.number("mscale", 1)},
         {"mscale_all_dim", given.number("mscale_all_dim", 0)}};
+  } else if (given.number("rotary_seq_len_interpolation_factor", 1) != 1) {
+    (*config)["rope_scaling"] = {{"rope_type", "linear"},
+                                 {"factor", given.number("rotary_seq_len_interpolation_factor")}};
   } else if (given.is_on("use_rope_scaling")) {
     (*config)["rope_scaling"] = {{"rope_type", "llama3"},
                                  {"factor", given.number("rope_scaling_factor", 8)},

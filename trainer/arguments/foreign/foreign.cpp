@@ -21,18 +21,19 @@ constexpr ValueAlias kValueAliases[] = {
     {"optimizer", "adamw_apex_fused", "adam"},
     {"optimizer", "lion_32bit", "lion"},
     {"lora_target", "all", "all-linear"},
-    {"packing_strategy", "bfd", "best_fit"},         // TRL
-    {"packing_strategy", "ffd", "first_fit"},        // TRL
-    {"fp8", "true", "hybrid"},                       // LLaMA-Factory
-    {"fp8", "false", "none"},                        // LLaMA-Factory
-    {"recompute_modules", "moe", "moe_act"},         // Megatron: the experts' activations
-    {"recompute_modules", "shared_experts", "mlp"},  // Megatron
+    {"packing_strategy", "bfd", "best_fit"},            // TRL
+    {"packing_strategy", "ffd", "first_fit"},           // TRL
+    {"fp8", "true", "hybrid"},                          // LLaMA-Factory
+    {"fp8", "false", "none"},                           // LLaMA-Factory
+    {"recompute_modules", "moe", "moe_act"},            // Megatron: the experts' activations
+    {"recompute_modules", "mla_up_proj", "layernorm"},  // Megatron: both follow the projections to latents
+    {"recompute_modules", "shared_experts", "mlp"},     // Megatron
 };
 
 // ROLL's and Megatron's YAML; those of accelerate's are converted.
-constexpr std::string_view kPlainSections[] = {"language_model", "model_parallel",    "training_args",
-                                               "strategy_args",  "strategy_config",   "data_args",
-                                               "model_args",     "additional_configs"};
+constexpr std::string_view kPlainSections[] = {
+    "language_model", "model_parallel", "training_args", "strategy_args",      "strategy_config",
+    "data_args",      "model_args",     "actor_train",   "additional_configs", "additional_configs"};
 
 bool matches(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
@@ -84,6 +85,15 @@ std::string_view canonical_value(std::string_view argument, std::string_view val
     if (alias.argument == argument && alias.value == value) return alias.meaning;
   }
   return value;
+}
+
+std::string without_plain_sections(std::string name) {
+  for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.')) {
+    if (std::ranges::find(kPlainSections, std::string_view(name).substr(0, dot)) == std::ranges::end(kPlainSections))
+      break;
+    name.erase(0, dot + 1);
+  }
+  return name;
 }
 
 std::optional<std::string> section_prefix(std::string_view name) {

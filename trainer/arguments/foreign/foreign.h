@@ -91,6 +91,9 @@ std::string_view canonical_value(std::string_view argument, std::string_view val
 // program: "training." for torchtitan, "" for Megatron and ROLL.
 std::optional<std::string> section_prefix(std::string_view name);
 
+// Returns |name| without the sections at its start that only group settings: "strategy_args.strategy_config.fp16".
+std::string without_plain_sections(std::string name);
+
 // Returns docs/foreign-settings.md.
 std::string foreign_settings_page();
 

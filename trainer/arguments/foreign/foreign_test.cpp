@@ -127,6 +127,48 @@ TEST_F(ForeignConfig, OneOfTorchtitanIsTaken) {
   EXPECT_EQ(line.arguments.output.dir, "./outputs");
 }
 
+TEST_F(ForeignConfig, OneOfRollIsTaken) {
+  const CommandLine line = read(R"(hydra:
+  run:
+    dir: .
+exp_name: dpo
+pretrain: models/qwen2.5
+sequence_length: 512
+chosen_key: chosen
+rejected_key: rejected
+beta: 0.2
+actor_train:
+  model_args: {disable_gradient_checkpointing: false, dtype: bf16, model_type: ~}
+  training_args:
+    learning_rate: 1.0e-6
+    per_device_train_batch_size: 16
+  data_args:
+    file_name:
+      - data/pairs.json
+  strategy_args:
+    strategy_name: megatron_train
+    strategy_config:
+      tensor_model_parallel_size: 2
+      recompute_modules: "moe,layernorm"
+      additional_configs: {moe_permute_fusion: true}
+reference:
+  strategy_args:
+    strategy_config: {tensor_model_parallel_size: 1}
+)");
+  const TrainingArguments& a = line.arguments;
+  EXPECT_EQ(a.model.path, "models/qwen2.5");
+  EXPECT_EQ(a.data.path, "data/pairs.json");
+  EXPECT_EQ(a.data.cutoff_len, 512);
+  EXPECT_EQ(a.preference.stage, TrainingStage::dpo);
+  EXPECT_EQ(a.preference.beta, 0.2);
+  EXPECT_EQ(a.lr.learning_rate, 1e-6);
+  EXPECT_EQ(a.job.tensor_model_parallel_size, 2);
+  EXPECT_TRUE(a.precision.bf16);
+  EXPECT_EQ(a.model_options.recompute.granularity, RecomputeGranularity::full);
+  EXPECT_EQ(a.model_options.recompute.modules.size(), 2u);
+  EXPECT_THAT(errors("lr_mult_pattern: {a: {b: 1}}\n"), ElementsAre(HasSubstr("has nested values")));
+}
+
 TEST_F(ForeignConfig, TheSameSectionsAreTakenFromYamlAndTheirNamesFromTheCommandLine) {
   EXPECT_EQ(read("training:\n  steps: 7\noptimizer:\n  lr: 1e-3\n").arguments.lr.learning_rate, 1e-3);
   const std::vector<std::string> words = {"--training.steps", "7", "--lr=2e-4", "--micro_batch_size", "3", "--packing"};

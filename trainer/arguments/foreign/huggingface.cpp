@@ -67,7 +67,7 @@ void add_hf_ignored(ForeignRows& rows) {
       .no_effect("accelerate's launcher uses it; here it is `--nproc`, `--nnodes`, `--node_rank` and `--master_addr`",
                  {"compute_environment", "distributed_type", "machine_rank", "main_process_ip", "main_process_port",
                   "main_training_function", "num_machines", "num_processes", "same_network", "downcast_bf16", "tpu_env",
-                  "tpu_use_cluster", "tpu_use_sudo"})
+                  "tpu_use_cluster", "tpu_use_sudo", "rdzv_backend"})
       .no_effect(kLaunchers, {"local_rank", "_n_gpu", "tpu_num_cores", "tpu_metrics_debug"})
       .no_effect(kUnused,
                  {"hub_*", "push_to_hub_*", "batch_eval_metrics", "eval_do_concat_batches", "eval_use_gather_object",
@@ -142,7 +142,7 @@ void add_model_of_trl(ForeignRows& rows) {
       .refuse("lora_target_parameters", {}, "use lora_target, which takes names and regular expressions")
       .refuse("model_init_kwargs", {}, "every setting of the model is in its config.json")
       .refuse("router_aux_loss_coef", {"0.001", "0"}, "use moe_aux_loss_coeff")
-      .refuse("dtype", {"auto", "float32"}, "use bf16: true or fp16: true")
+      .convert("dtype", {"bf16: true or fp16: true, which keep weights in fp32 for the optimizer", dtype_of_model})
       .refuse("torch_dtype", {"auto", "float32"}, "use bf16: true or fp16: true");
 }
 

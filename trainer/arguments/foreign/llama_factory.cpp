@@ -23,8 +23,9 @@ void add_llama_factory_accepted(ForeignRows& rows) {
       .no_effect("conversations are written by the model's own chat template, or by chat_template FILE.jinja",
                  {"template", "default_system", "global_template"})
       .no_effect("pissa_init uses it", {"pissa_iter"})
-      .no_effect(kFast, {"flash_attn", "enable_liger_kernel", "use_unsloth", "use_unsloth_gc", "use_reentrant_gc",
-                         "use_v1_kernels", "disable_shuffling_buffer"})
+      .no_effect(kFast,
+                 {"flash_attn", "enable_liger_kernel", "use_unsloth", "use_unsloth_gc", "use_reentrant_gc",
+                  "use_v1_kernels", "disable_shuffling_buffer", "fp8_backend", "fp8_enable_fsdp_float8_all_gather"})
       .no_effect("data is read with one thread, and its tokens are cached",
                  {"preprocessing_num_workers", "preprocessing_batch_size", "overwrite_cache", "streaming",
                   "buffer_size", "ray_num_workers"})
@@ -47,8 +48,6 @@ void add_llama_factory_refused(ForeignRows& rows) {
       .refuse("freeze_extra_modules", {}, kPartly)
       .refuse("use_llama_pro", {"false"}, kPartly)
       .refuse("pure_bf16", {"false"}, "use bf16: true, which keeps weights in fp32 for the optimizer")
-      .refuse("fp8_backend", {"auto"}, "use fp8: hybrid; the platform decides how")
-      .refuse("fp8_enable_fsdp_float8_all_gather", {"false"}, "weights are not sharded")
       .refuse("eval_dataset", {}, "give the files as eval_data or eval_datasets, or a part of the data by split")
       .refuse("tokenized_path", {}, "tokens are cached without being asked to (data_cache_path)")
       .refuse("predict_with_generate", {"false"}, "use `concord generate`")
@@ -72,7 +71,9 @@ void add_llama_factory_refused(ForeignRows& rows) {
 }
 
 void add_roll(ForeignRows& rows) {
-  rows.same({{"pretrain", "model"}, {"sequence_length", "seq_length"}})
+  rows.same({{"pretrain", "model"}, {"sequence_length", "cutoff_len"}, {"validation.data_args.file_name", "eval_data"}})
+      .convert("file_name", {"train_data; several: train_data_blend", weighted_paths})
+      .convert("chosen_key", {"stage: dpo", trains_pairs})
       .refuse("additional_configs", {"{}"}, "every setting has its own argument; `concord train --help` lists them")
       .refuse("save_hf_model", {"true"}, "models are always saved as an HF folder")
       .no_effect("the job is started with `--nproc`, `--nnodes` and CONCORD_PLATFORM",
@@ -81,9 +82,13 @@ void add_roll(ForeignRows& rows) {
       .no_effect("metrics are always written to output_dir; report_to names other places",
                  {"track_with", "tracker_kwargs"})
       .no_effect("checkpoints are written to output_dir", {"checkpoint_config"})
-      .no_effect("a pair's texts are `chosen` and `rejected`, or what dataset_info.json names",
-                 {"chosen_key", "rejected_key"})
+      .no_effect("a pair's texts are `chosen` and `rejected`, or what dataset_info.json names", {"rejected_key"})
+      .no_effect("the reference is computed by the ranks of the model, with its layout", {"reference"})
+      .no_effect("the model's config.json says it", {"model_type"})
       .refuse("ipo", {"false"}, "use pref_loss: ipo");
+  for (const std::string_view name : {"critic", "rewards", "actor_infer", "rollout_batch_size", "adv_estimator"}) {
+    rows.refuse(name, {}, "there is no reinforcement learning with rollouts");
+  }
 }
 
 }  // namespace

@@ -73,9 +73,11 @@ void add_megatron_model(ForeignRows& rows) {
               "rotary_base",
               "rotary_percent",
               "rotary_interleaved",
+              "rotary_seq_len_interpolation_factor",
               "use_rope_scaling",
               "rope_scaling_factor",
               "rotary_scaling_factor",
+              "yarn_original_max_position_embeddings",
               "mscale",
               "mscale_all_dim",
               "original_max_position_embeddings",
@@ -209,7 +211,7 @@ void add_megatron_refused(ForeignRows& rows) {
       .refuse("fp8_dot_product_attention", {"false"}, kEightBits)
       .refuse("fp8_multi_head_attention", {"false"}, kEightBits)
       .refuse("fp4_format", {}, "fp8: hybrid or e4m3 is the smallest format")
-      .refuse("step_batch_size_schedule", {}, "use rampup_batch_size: first size, increment, samples")
+      .refuse("step_batch_size_schedule", {}, "use rampup_batch_size: first size, increment, samples", true)
       .refuse("no_save_rng", {"false"}, "checkpoints always have the random generators; no_load_rng: true ignores them")
       .refuse("use_checkpoint_opt_param_scheduler", {"false"},
               "resume with the settings in training_args.yaml of that run, or override_opt_param_scheduler: true to "

@@ -92,6 +92,11 @@ constexpr Fact kFacts[] = {
      "false"},
     {"use_rope_scaling", [](const ModelConfig& m) { return flag(m.rope.rope_type == RopeType::llama3); }, "false"},
     {"rope_scaling_factor", [](const ModelConfig& m) { return number(m.rope.factor.value_or(1)); }},
+    {"rotary_seq_len_interpolation_factor",
+     [](const ModelConfig& m) { return number(m.rope.rope_type == RopeType::linear ? m.rope.factor.value_or(1) : 1); },
+     "1"},
+    {"yarn_original_max_position_embeddings",
+     [](const ModelConfig& m) { return number(static_cast<double>(m.rope.original_max_position_embeddings)); }},
     {"rotary_scaling_factor", [](const ModelConfig& m) { return number(m.rope.factor.value_or(1)); }},
     {"mscale", [](const ModelConfig& m) { return number(m.rope.mscale.value_or(1)); }},
     {"mscale_all_dim", [](const ModelConfig& m) { return number(m.rope.mscale_all_dim.value_or(0)); }},
@@ -213,6 +218,7 @@ void ModelDescription::apply(TrainingArguments* arguments, Problems* problems) c
     if (!fact.standard.empty()) description[std::string(fact.name)] = fact.standard;
   }
   for (const auto& [name, given] : given_) description[name] = given.text;
+  if (given_.contains("enable_gpt_oss")) description["position_embedding_type"] = "yarn";
   problems->collect([&] {
     const std::string text = config_of_description(description, arguments->data.tokenizer);
     const ModelConfig config = parse_model_config(text, "the described model");

@@ -33,9 +33,9 @@ class ForeignRows {
     for (const std::string_view name : names) rows_.push_back({name, program_, WithoutEffect{why}});
     return *this;
   }
-  ForeignRows& refuse(std::string_view name, std::initializer_list<std::string_view> neutral,
-                      std::string_view instead) {
-    rows_.push_back({name, program_, NotSupported{neutral, instead}});
+  ForeignRows& refuse(std::string_view name, std::initializer_list<std::string_view> neutral, std::string_view instead,
+                      bool takes_list = false) {
+    rows_.push_back({name, program_, NotSupported{neutral, instead}, takes_list});
     return *this;
   }
 
