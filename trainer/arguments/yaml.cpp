@@ -129,7 +129,7 @@ class EntryReader : public YAML::EventHandler {
   bool have_name_ = false;  // the last entry has no value yet
   bool have_key_ = false;   // the last key of a mapping has no value yet
   std::string key_;
-  std::vector<std::string> prefixes_;      // of keys, for each mapping that is open
+  std::vector<std::string> prefixes_;      // keys of each open mapping begin with its prefix
   std::optional<std::string> inner_list_;  // the items so far of a list in a mapping
 };
 
