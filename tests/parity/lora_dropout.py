@@ -100,7 +100,7 @@ def compare(program, name, adapter, data, folder, layouts, model=MODEL):
     plain = losses_of(load(adapter, trainable=True, model=model).eval(), load_file(str(data)), LR)
     for layout in layouts:
         words, cut = LAYOUTS[layout]
-        dropped = load(adapter, trainable=True, model=model)
+        dropped = load(adapter, trainable=True, model=model).train()  # DoRA in peft drops the base weight's input too
         Masks(dropped, cut)
         wanted = losses_of(dropped, load_file(str(data)), LR)
         assert max(abs(a - b) for a, b in zip(plain, wanted)) > 100 * LOSS_BOUND, "dropout makes no difference"
@@ -122,6 +122,13 @@ def main():
         save_file({key: expected[key] for key in ("input_ids", "labels")}, str(folder / "batch.safetensors"))
         adapter = with_dropout(GOLDEN / "lora", folder / "adapter")
         compare(program, "qwen2", adapter, folder / "data.safetensors", folder, LAYOUTS)
+        compare_logits(program, adapter, folder / "batch.safetensors", folder)
+
+        dora = folder / "dora"
+        train(program, folder / "data.safetensors", dora, "--use_dora", "--lora_rank", 3, "--lora_target",
+              "q_proj,k_proj,o_proj,up_proj,down_proj", "--max_steps", 3)
+        adapter = with_dropout(dora / "model", folder / "dora_adapter")
+        compare(program, "DoRA", adapter, folder / "data.safetensors", folder / "dora_runs", LAYOUTS)
         compare_logits(program, adapter, folder / "batch.safetensors", folder)
 
         # Layers that are replicated on every rank.

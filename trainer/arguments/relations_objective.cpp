@@ -152,18 +152,11 @@ void check_optimizer(const TrainingArguments& a, Problems* problems) {
     problems->add(fmt::format("optimizer_cpu_offload is not supported with {}; remove one of them",
                               is_muon ? "optimizer: muon" : "ema_decay"));
   }
-  if (has_ema && (a.best_model.load_at_end || a.finetuning.is_lora())) {
-    problems->add(fmt::format("ema_decay is not supported with {}; remove one of them",
-                              a.finetuning.is_lora() ? "finetuning_type: lora" : "load_best_model_at_end"));
+  if (has_ema && a.best_model.load_at_end) {
+    problems->add("ema_decay is not supported with load_best_model_at_end; remove one of them");
   }
   if (has_ema && a.preference.learns_pairs()) {
     problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", name_of(a.preference.stage)));
-  }
-  if (a.finetuning.is_lora() && !a.groups.freeze.empty()) {
-    problems->add("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
-  }
-  if (is_muon && a.finetuning.is_lora()) {
-    problems->add("optimizer: muon is for the matrices of a model; use adam with finetuning_type: lora");
   }
 }
 

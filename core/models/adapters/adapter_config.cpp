@@ -208,10 +208,6 @@ AdapterModules::AdapterModules(AdapterConfig config) : config_(std::move(config)
   if (!(config_.lora_dropout >= 0 && config_.lora_dropout < 1)) {
     throw ConfigError(fmt::format("lora_dropout is {:g}; must be >= 0 and < 1", config_.lora_dropout));
   }
-  if (config_.use_dora && config_.lora_dropout > 0) {
-    throw ConfigError(fmt::format("use_dora with a lora_dropout of {:g} is not supported; set one of them to 0",
-                                  config_.lora_dropout));
-  }
   check_init(config_);
   if (!config_.target_pattern.empty()) pattern_ = compiled(config_.target_pattern);
   for (const auto& [key, rank] : config_.rank_pattern) {

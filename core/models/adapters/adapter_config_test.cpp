@@ -155,8 +155,6 @@ TEST(AdapterConfig, BeginningsThatDoNotExistAreRefused) {
 
 TEST(AdapterConfig, WhatCannotBeComputedIsRefused) {
   EXPECT_THAT(refused_file(R"("peft_type": "IA3")"), AllOf(HasSubstr("a.json"), HasSubstr("IA3")));
-  EXPECT_THAT(refused_file(R"("use_dora": true, "lora_dropout": 0.1)"),
-              HasSubstr("use_dora with a lora_dropout of 0.1"));
   EXPECT_THAT(refused_file(R"("bias": "all")"), HasSubstr("bias is \"all\""));
   for (const char* init : {"pissa", "pissa_niter_16", "olora", "loftq"}) {
     EXPECT_THAT(refused_file(fmt::format(R"("init_lora_weights": "{}")", init)), HasSubstr("weight_conversion"));

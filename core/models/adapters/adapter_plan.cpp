@@ -45,7 +45,8 @@ ParameterPlan* AdapterPlan::add_magnitude(const std::string& module, Dim rows, c
   return &plan;
 }
 
-void AdapterPlan::add_column(const std::string& layer, const std::vector<Module>& modules, int64_t inputs) {
+void AdapterPlan::add_column(const std::string& layer, const std::vector<Module>& modules, int64_t inputs,
+                             int64_t uses) {
   struct Outer {
     const Module* module;
     int64_t rank, first_row;
@@ -62,16 +63,20 @@ void AdapterPlan::add_column(const std::string& layer, const std::vector<Module>
     ranks += shape->rank;
   }
   if (inner.empty()) return;
-  add(lora_name(layer, "A"), {{ranks}, {inputs}}, a_init(inputs), inner).partial_over_tp = list_.splits_tokens();
+  ParameterPlan& a = add(lora_name(layer, "A"), {{ranks}, {inputs}}, a_init(inputs), inner);
+  a.partial_over_tp = list_.splits_tokens();
+  a.uses = uses;
   for (const auto& [module, rank, first_row] : outer) {
     const bool is_cut = module->rows.cut.has_value();
     ParameterPlan& b = add(lora_name(module->name, "B"), {module->rows, {rank}}, constant_init(0), module->joined);
     b.spec.joined = !module->joined.empty();
     b.partial_over_tp = !is_cut && list_.splits_tokens();
+    b.uses = uses;
     const int64_t own_row = is_cut ? first_row / list_.options().tp : first_row;
     ParameterPlan* const magnitude = add_magnitude(module->name, module->rows, layer, own_row);
     if (magnitude == nullptr) continue;
     magnitude->partial_over_tp = !is_cut && list_.splits_tokens();
+    magnitude->uses = uses;
     magnitude->spec.pieces = module->joined;
     magnitude->spec.joined = !module->joined.empty();
   }
