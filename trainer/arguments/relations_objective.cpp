@@ -143,17 +143,14 @@ void check_numbers(const TrainingArguments& a, Problems* problems) {
 
 // What has not been tried together.
 void check_optimizer(const TrainingArguments& a, Problems* problems) {
-  const bool has_ema = a.optimizer.ema_decay > 0, is_muon = a.optimizer.optimizer == OptimizerType::muon;
+  const bool has_ema = a.optimizer.ema_decay > 0;
   if (!has_ema && (a.evaluation.uses_ema || a.optimizer.ema_start_step > 0)) {
     problems->add(fmt::format("{} is of the average that ema_decay keeps; set ema_decay too, e.g. 0.999",
                               a.evaluation.uses_ema ? "evaluate_ema_weights" : "ema_start_step"));
   }
-  if (a.optimizer.optimizer_cpu_offload && (has_ema || is_muon)) {
-    problems->add(fmt::format("optimizer_cpu_offload is not supported with {}; remove one of them",
-                              is_muon ? "optimizer: muon" : "ema_decay"));
-  }
-  if (has_ema && a.best_model.load_at_end) {
-    problems->add("ema_decay is not supported with load_best_model_at_end; remove one of them");
+  if (has_ema && a.best_model.load_at_end && a.saving.only_model) {
+    problems->add("ema_decay with load_best_model_at_end needs the average in the best checkpoint, but save_only_model "
+                  "saves none; remove one of them");
   }
   if (has_ema && a.preference.learns_pairs()) {
     problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", name_of(a.preference.stage)));

@@ -244,10 +244,8 @@ TEST(ArgumentRelations, AveragesMuonAndDropoutAreRefusedWhereTheyWereNotTried) {
   EXPECT_EQ(error_of([](TrainingArguments&) {}), "no error");
   EXPECT_THAT(error_of([](TrainingArguments& a) { a.model_options.mtp.num_layers = 1; }),
               HasSubstr("hidden_dropout 0.1 is not supported with mtp_num_layers 1"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.optimizer.optimizer_cpu_offload = true; }),
-              HasSubstr("optimizer_cpu_offload is not supported with optimizer: muon"));
-  EXPECT_THAT(error_of([](TrainingArguments& a) { a.best_model.load_at_end = true; }),
-              HasSubstr("ema_decay is not supported with load_best_model_at_end"));
+  EXPECT_THAT(error_of([](TrainingArguments& a) { a.best_model.load_at_end = a.saving.only_model = true; }),
+              HasSubstr("ema_decay with load_best_model_at_end needs the average"));
   EXPECT_THAT(error_of([](TrainingArguments& a) {
                 a.optimizer.ema_decay = 0;
                 a.evaluation.uses_ema = true;

@@ -91,7 +91,7 @@ std::vector<int64_t> document_positions(const TokenBatch& batch, int64_t eod) {
 
 Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator)
     : arguments_(arguments),
-      group_(arguments.pairs ? 2 : 1),
+      group_(arguments.rows_per_sample()),
       shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
       source_(std::move(source)),
       collator_(std::move(collator)) {
