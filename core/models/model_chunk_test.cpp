@@ -139,9 +139,8 @@ TEST(ParameterPlan, PairsOfExpertsAreStacksCutAsTheExpertsAre) {
               HasSubstr("another pair for model.layers.1.mlp.experts.0.up_proj than for model.layers.1.mlp.experts.1"));
   EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.rank_pattern = {{"2.up_proj", 5}}; }); }),
               HasSubstr("with the same rank and alpha"));
-  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }),
-              HasSubstr("lora_dropout is not supported for pairs of experts"));
-  EXPECT_EQ(refusal([&] { plans("gate", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }), "accepted");
+  EXPECT_EQ(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }), "accepted");
+  EXPECT_EQ(refusal([&] { plans("gate", [](AdapterConfig& a) { a.use_dora = true; }); }), "accepted");
 }
 
 TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {

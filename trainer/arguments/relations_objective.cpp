@@ -51,13 +51,6 @@ void check_pairs(const TrainingArguments& a, Problems* problems) {
     problems->add(fmt::format("metric_for_best_model is {}, which stage {} does not have; use loss",
                               a.best_model.metric, name_of(given.stage)));
   }
-  const bool has_blend = !a.data.blend.empty() || !a.evaluation.blend.empty() || !a.evaluation.test_blend.empty() ||
-                         a.dataset.name.find(',') != std::string::npos;
-  if (has_blend || !a.data.split.empty()) {
-    problems->add(fmt::format(
-        "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
-        name_of(given.stage)));
-  }
   if (a.model_options.label_smoothing_factor > 0 || a.model_options.z_loss_coeff != 0) {
     problems->add(
         fmt::format("label_smoothing_factor and z_loss_coeff are of losses of tokens, which stage {} does not "
@@ -152,20 +145,9 @@ void check_optimizer(const TrainingArguments& a, Problems* problems) {
     problems->add("ema_decay with load_best_model_at_end needs the average in the best checkpoint, but save_only_model "
                   "saves none; remove one of them");
   }
-  if (has_ema && a.preference.learns_pairs()) {
-    problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", name_of(a.preference.stage)));
-  }
 }
 
-// As TRL: the reference of a preference has none, so the model that is compared with it has none either.
 void check_dropout(const TrainingArguments& a, Problems* problems) {
-  const double most = std::max(a.model_options.hidden_dropout, a.model_options.attention_dropout);
-  if (a.preference.learns_pairs() && most > 0) {
-    problems->add(
-        fmt::format("a dropout of {:g} is not supported with stage {}; remove attention_dropout and "
-                    "hidden_dropout",
-                    most, name_of(a.preference.stage)));
-  }
   if (a.model_options.hidden_dropout > 0 && a.model_options.mtp.num_layers > 0) {
     problems->add(fmt::format("hidden_dropout {:g} is not supported with mtp_num_layers {}; remove one of them",
                               a.model_options.hidden_dropout, a.model_options.mtp.num_layers));
@@ -188,10 +170,6 @@ void check_fp8(const TrainingArguments& a, Problems* problems) {
   if (fp8.recipe != Fp8Recipe::delayed && fp8.amax_history_len != Fp8Args{}.amax_history_len) {
     problems->add(fmt::format("fp8_amax_history_len {} means nothing with fp8_recipe {}; remove it",
                               fp8.amax_history_len, name_of(fp8.recipe)));
-  }
-  if (a.preference.learns_pairs()) {
-    problems->add(fmt::format("fp8 {} is not supported with stage {}; remove one of them", name_of(fp8.format),
-                              name_of(a.preference.stage)));
   }
 }
 

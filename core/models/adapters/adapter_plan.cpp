@@ -112,8 +112,7 @@ std::optional<LowRankShape> AdapterPlan::find_experts(const std::string& module)
 
 void AdapterPlan::check_experts(const std::string& module) const {
   const AdapterConfig& adapter = list_.options().adapter->config();
-  const char* const unsupported = adapter.lora_dropout > 0          ? "lora_dropout"
-                                  : adapter.use_dora                ? "use_dora"
+  const char* const unsupported = adapter.use_dora                  ? "use_dora"
                                   : adapter.modifies_base_weights() ? "init_lora_weights"
                                                                     : nullptr;
   if (unsupported == nullptr) return;
