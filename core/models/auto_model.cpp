@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/base/config_error.h"
+#include "core/base/refused_combinations.h"
 #include "core/checkpoint/hf_dtype.h"
 #include "core/checkpoint/hf_plan.h"
 #include "core/models/adapters/merge_adapter.h"
@@ -93,7 +94,7 @@ VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, P
     : context_(&context), config_(with_mtp(config, args.options.mtp.num_layers)), args_(args) {
   if (args.adapter && args.adapter->use_dora && args.options.fp8.is_on()) {
     throw ConfigError(
-        fmt::format("fp8 {} is not supported with use_dora; remove one of them", name_of(args.options.fp8.format)));
+        refusal_message(Refused::dora_with_fp8, fmt::format("use_dora with fp8 {}", name_of(args.options.fp8.format))));
   }
   const RankLayout& layout = context.layout();
   args_.stages = stages_of_model(config, args, layout);
@@ -236,11 +237,8 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
   const ModelConfig saved = read_model_config(folder);
   if (args.adapter &&
       safetensors::Weights(folder.string()).find("language_model.model.embed_tokens.weight") != nullptr) {
-    throw ConfigError(fmt::format(
-        "{} has a model with images, of which the text part is trained: it has no names of its own for the modules of "
-        "an adapter. Save the text part first (train it without an adapter for a step with learning_rate 0), and "
-        "train an adapter for that",
-        folder.string()));
+    throw ConfigError(refusal_message(Refused::adapter_on_images,
+                                      fmt::format("an adapter for {}, which has images,", folder.string())));
   }
   const bool is_new_score = args.is_reward_model && !saved.is_reward_model;
   VirtualModels models(is_new_score ? reward_model_config(saved) : saved, args, context);

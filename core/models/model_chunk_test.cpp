@@ -141,6 +141,10 @@ TEST(ParameterPlan, PairsOfExpertsAreStacksCutAsTheExpertsAre) {
               HasSubstr("with the same rank and alpha"));
   EXPECT_EQ(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }), "accepted");
   EXPECT_EQ(refusal([&] { plans("gate", [](AdapterConfig& a) { a.use_dora = true; }); }), "accepted");
+  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.use_dora = true; }); }),
+              HasSubstr("use_dora for experts (model.layers.1.mlp.experts.{}.up_proj) is not supported"));
+  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.init_lora_weights = "olora"; }); }),
+              HasSubstr("init_lora_weights olora for experts"));
 }
 
 TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {

@@ -1,8 +1,7 @@
 // Relations between the settings of the objective, the optimizer and precision.
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "core/base/refused_combinations.h"
 #include "core/optim/lr_schedule.h"
 #include "trainer/arguments/relations.h"
 
@@ -23,13 +22,11 @@ void check_finetuning(const TrainingArguments& a, Problems* problems) {
       problems->add(fmt::format("quantization_bit is {}; must be 4, or 0 for none", given.quantization_bit));
     }
     if (given.init != "true") {
-      problems->add(
-          fmt::format("quantization_bit with init_lora_weights {}: what is left of the weights cannot be "
-                      "held in 4 bits; choose one of them",
-                      given.init));
+      problems->add(refusal_message(Refused::four_bits_with_init,
+                                    fmt::format("quantization_bit with init_lora_weights {}", given.init)));
     }
     if (a.model_options.fp8.is_on()) {
-      problems->add("quantization_bit and fp8 are both given; choose one of them");
+      problems->add(refusal_message(Refused::four_bits_with_fp8));
     }
     return;
   }
@@ -58,8 +55,9 @@ void check_pairs(const TrainingArguments& a, Problems* problems) {
                     name_of(given.stage), given.stage == TrainingStage::dpo ? " (see dpo_label_smoothing)" : ""));
   }
   if (a.model_options.mtp.num_layers > 0) {
-    problems->add(fmt::format("mtp_num_layers is {}, but stage {} does not support MTP; remove it",
-                              a.model_options.mtp.num_layers, name_of(given.stage)));
+    problems->add(refusal_message(
+        Refused::mtp_with_pairs,
+        fmt::format("mtp_num_layers {} with stage {}", a.model_options.mtp.num_layers, name_of(given.stage))));
   }
   if (a.evaluation.accuracy) {
     problems->add(fmt::format(
@@ -142,15 +140,15 @@ void check_optimizer(const TrainingArguments& a, Problems* problems) {
                               a.evaluation.uses_ema ? "evaluate_ema_weights" : "ema_start_step"));
   }
   if (has_ema && a.best_model.load_at_end && a.saving.only_model) {
-    problems->add("ema_decay with load_best_model_at_end needs the average in the best checkpoint, but save_only_model "
-                  "saves none; remove one of them");
+    problems->add(refusal_message(Refused::average_of_best_model));
   }
 }
 
 void check_dropout(const TrainingArguments& a, Problems* problems) {
   if (a.model_options.hidden_dropout > 0 && a.model_options.mtp.num_layers > 0) {
-    problems->add(fmt::format("hidden_dropout {:g} is not supported with mtp_num_layers {}; remove one of them",
-                              a.model_options.hidden_dropout, a.model_options.mtp.num_layers));
+    problems->add(refusal_message(Refused::hidden_dropout_with_mtp,
+                                  fmt::format("hidden_dropout {:g} with mtp_num_layers {}",
+                                              a.model_options.hidden_dropout, a.model_options.mtp.num_layers)));
   }
 }
 

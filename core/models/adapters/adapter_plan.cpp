@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/base/refused_combinations.h"
 
 namespace concord {
 namespace {
@@ -112,14 +113,13 @@ std::optional<LowRankShape> AdapterPlan::find_experts(const std::string& module)
 
 void AdapterPlan::check_experts(const std::string& module) const {
   const AdapterConfig& adapter = list_.options().adapter->config();
-  const char* const unsupported = adapter.use_dora                  ? "use_dora"
-                                  : adapter.modifies_base_weights() ? "init_lora_weights"
-                                                                    : nullptr;
-  if (unsupported == nullptr) return;
-  throw ConfigError(
-      fmt::format("{} is not supported for pairs of experts ({}); leave it out, or choose a lora_target without "
-                  "them, such as self_attn.q_proj,self_attn.k_proj,self_attn.v_proj,self_attn.o_proj",
-                  unsupported, module));
+  if (adapter.use_dora) {
+    throw ConfigError(refusal_message(Refused::dora_of_experts, fmt::format("use_dora for experts ({})", module)));
+  }
+  if (adapter.modifies_base_weights()) {
+    throw ConfigError(refusal_message(Refused::init_of_experts, fmt::format("init_lora_weights {} for experts ({})",
+                                                                            adapter.init_lora_weights, module)));
+  }
 }
 
 void AdapterPlan::add_expert(const std::string& name, Dim rows, Dim columns, WeightInit init,
