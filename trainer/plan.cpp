@@ -351,7 +351,8 @@ void check_reference(const std::string& folder, const ModelConfig& config) {
 void check_groups(const TrainingPlan& plan) {
   if (plan.arguments.groups == GroupArguments{}) return;
   const ParameterGroups groups(plan.arguments.groups);
-  if (!plan.adapter) groups.check(plan.config, plan.stages);
+  const auto adapter = plan.adapter ? std::optional<AdapterModules>(*plan.adapter) : std::nullopt;
+  groups.check(plan.config, plan.stages, adapter ? &*adapter : nullptr);
 }
 
 // Reports now what resuming would report later. A restarted attempt has checkpoints of its own, and the one that was

@@ -70,7 +70,7 @@ TrainingArguments resolve_arguments(TrainingArguments a, int64_t world) {
   }
   if (a.saving.resume_from == "false") a.saving.resume_from.clear();
   double& dropout = a.model_options.attention_dropout;
-  if (a.preference.learns_pairs() && dropout < 0) dropout = 0;  // see check_dropout
+  if (a.preference.learns_pairs() && dropout < 0) dropout = 0;  // as TRL's disable_dropout, which is its default
   const bool needs_metric = a.best_model.load_at_end || a.best_model.patience > 0;
   if (needs_metric && a.best_model.metric.empty()) a.best_model.metric = "loss";
   resolve_batch(world, &a);
