@@ -206,10 +206,10 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.run_name = a.report.run_name.empty() ? a.output.dir : a.report.run_name;
   run.max_steps = plan.max_steps;
   run.num_train_epochs = a.steps.num_train_epochs;
-  run.logging_steps = steps_of(a.logging.steps, plan.max_steps);
+  run.logging_steps = logging_steps(a.logging, plan.max_steps);
   run.first_step = first_step;
   run.save_steps = steps_of(a.saving.steps, plan.max_steps);
-  run.eval_steps = a.evaluation.steps > 0 ? steps_of(a.evaluation.steps, plan.max_steps) : run.logging_steps;
+  run.eval_steps = steps_of(eval_steps(a), plan.max_steps);
   run.train_batch_size = a.data.micro_batch_size;
   run.world_size = job.world();
   run.configuration = printed_arguments(a);
@@ -245,7 +245,10 @@ void ReportCallback::on_train_end(const TrainerState& state, const FinishReport&
   report_.set_best(state.best);
   report_.finish(report);
 }
-void ReportCallback::on_step_end(const TrainerState& state, TrainerControl&) { report_.on_progress(state.global_step); }
+void ReportCallback::on_step_end(const TrainerState& state, TrainerControl& control) {
+  control.should_show_progress = report_.on_progress(state.global_step);
+}
+void ReportCallback::on_progress(const TrainerState&, const RecentSteps& recent) { report_.on_recent(recent); }
 void ReportCallback::on_log(const TrainerState&, const StepReport& report, TrainerControl&) { report_.on_step(report); }
 void ReportCallback::on_evaluate(const TrainerState&, const EvalReport& report, TrainerControl&) {
   report_.on_eval(report);

@@ -43,6 +43,14 @@ struct StepReport {
   NamedValues extra = {};                         // additional values: loss_scale, num_zeros_in_grad, skipped_iter, ...
 };
 
+// The steps after the last logged one.
+struct RecentSteps {
+  int64_t steps = 0;
+  double loss = 0;      // of the last step; NaN: unknown
+  int64_t tokens = 0;   // over all ranks
+  double seconds = 0;
+};
+
 struct EvalReport {
   int64_t step = 0;
   double epoch = 0;
@@ -94,6 +102,7 @@ struct FinishReport {
   std::string reason = "finished";     // "finished", "stopped by SIGTERM after step 12"
   NamedTexts files = {};               // additional paths for the summary: {"model", "out/model"}
   std::vector<std::string> next = {};  // suggested next commands, one line each
+  RecentSteps unlogged = {};           // steps after the last logged one
 };
 
 class TrainingReport {
@@ -107,8 +116,11 @@ class TrainingReport {
   // Prints |opening| of the description and starts the trackers. Call before the first step.
   void begin();
   // Call after every step, logged or not: redraws the line on the terminal, at most ten times a second, and sets
-  // global_step of the state. Plain output prints nothing.
-  void on_progress(int64_t step);
+  // global_step of the state. Plain output prints nothing. Returns whether the line shows no values, or values that are
+  // older than a second: then call on_recent.
+  bool on_progress(int64_t step);
+  // Shows loss, tokens/s and time left on the line of the terminal, without a log line. Call after on_progress.
+  void on_recent(const RecentSteps& recent);
   void on_step(const StepReport& report);
   void on_eval(const EvalReport& report);
   // Prints a line of text above the progress line.

@@ -155,6 +155,18 @@ TEST_F(ReportTest, TheStateKnowsOfStepsThatWereNotLogged) {
   EXPECT_EQ(state.at("log_history").size(), 1u);
 }
 
+// The clock advances by a second per reading, so the values are old whenever they are asked for.
+TEST_F(ReportTest, TheLineOfATerminalHasValuesBeforeAStepIsLogged) {
+  RunDescription run = description();
+  EXPECT_FALSE(TrainingReport(run).on_progress(1)) << "a file has no line to redraw";
+  run.progress = ProgressMode::line;
+  TrainingReport report(run);
+  EXPECT_TRUE(report.on_progress(2));
+  report.on_recent({.steps = 2, .loss = 3.5, .tokens = 100, .seconds = 4});
+  EXPECT_THAT(read("terminal"), HasSubstr("loss 3.5000  25 tokens/s  0:16 left"));
+  EXPECT_THAT(read("out/run/metrics.jsonl"), "") << "nothing is logged";
+}
+
 TEST_F(ReportTest, AResumedRunGoesOnWhereItWas) {
   {
     TrainingReport report(description());

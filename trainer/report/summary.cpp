@@ -50,10 +50,24 @@ int64_t not_finite(const RunHistory& history) {
   });
 }
 
-std::string losses_line(const RunDescription& run, const RunHistory& history) {
-  std::string text = fmt::format("loss {:.4f} -> {:.4f}", history.steps.front().loss, history.steps.back().loss);
+std::string logged_losses(const RunDescription& run, const RunHistory& history) {
+  if (history.steps.empty()) return fmt::format("none logged yet: logging_steps is {}", run.logging_steps);
+  const LoggedStep &first = history.steps.front(), &last = history.steps.back();
+  if (history.steps.size() == 1)
+    return fmt::format("loss {:.4f} at step {}, the only one logged: logging_steps is {}", first.loss, first.step,
+                       run.logging_steps);
+  std::string text = fmt::format("loss {:.4f} -> {:.4f}", first.loss, last.loss);
   if (const LoggedStep* lowest = lowest_loss(history))
     text += fmt::format(", lowest {:.4f} at step {}", lowest->loss, lowest->step);
+  return text;
+}
+
+// |steps| have been done.
+std::string losses_line(const RunDescription& run, const RunHistory& history, const RecentSteps& unlogged,
+                        int64_t steps) {
+  std::string text = logged_losses(run, history);
+  if (unlogged.steps > 0 && !std::isnan(unlogged.loss))
+    text += fmt::format("; {:.4f} at step {}", unlogged.loss, steps);
   if (!history.evals.empty()) text += fmt::format("; evaluation {:.4f}", history.evals.back().loss);
   if (run.loss_floor) text += fmt::format("; floor {:.4f}", *run.loss_floor);
   if (const int64_t count = not_finite(history); count > 0) text += fmt::format("; {} not finite", count);
@@ -107,16 +121,17 @@ std::string evaluation_line(const LoggedEval& eval) {
 
 std::string summary_text(const RunDescription& run, const RunHistory& history, const FinishReport& end) {
   std::string text = fmt::format("\n{}", end.reason);
-  if (history.steps.empty()) {
-    text += ": no step was logged\n";
+  const LoggedStep last = history.steps.empty() ? LoggedStep() : history.steps.back();
+  const int64_t steps = last.step + end.unlogged.steps;
+  const auto tokens = static_cast<double>(last.tokens + end.unlogged.tokens);
+  const double seconds = seconds_of(history) + (end.unlogged.steps > 0 ? end.unlogged.seconds : 0);
+  if (steps == 0) {
+    text += ": no step was done\n";
   } else {
-    const LoggedStep& last = history.steps.back();
-    const double seconds = seconds_of(history);
-    text +=
-        fmt::format(": {} steps, {} tokens in {}, {} tokens/s", last.step, count_text(static_cast<double>(last.tokens)),
-                    duration_text(seconds), count_text(mean_tokens_per_second(history)));
+    text += fmt::format(": {} step{}, {} tokens in {}", steps, steps == 1 ? "" : "s", count_text(tokens), duration_text(seconds));
+    if (seconds > 0) text += fmt::format(", {} tokens/s", count_text(tokens / seconds));
     if (const std::optional<double> mfu = mean_mfu(history)) text += fmt::format(", MFU {:.1f} %", 100 * *mfu);
-    text += fmt::format("\n{}\n", losses_line(run, history));
+    text += fmt::format("\n{}\n", losses_line(run, history, end.unlogged, steps));
   }
   text += files_text(run, end);
   for (const std::string& line : end.next) text += fmt::format("  next: {}\n", line);

@@ -44,6 +44,13 @@ std::string tiles_of(const RunDescription& run, const RunHistory& history) {
   return tiles;
 }
 
+std::string note_of(const RunHistory& history) {
+  if (history.steps.size() != 1) return "";
+  return fmt::format(
+      "Only step {} was logged, so there are no curves; logging_steps sets how often steps are logged.",
+      history.steps.front().step);
+}
+
 // NaN counts as the highest loss.
 bool is_higher(double loss, double than) { return !std::isnan(than) && (std::isnan(loss) || loss > than); }
 
@@ -205,6 +212,7 @@ std::string report_page(const RunDescription& run, const RunHistory& history, co
                                 {"REASON", html_escaped(end.reason)},
                                 {"WHERE", html_escaped(run.output_dir)},
                                 {"TILES", tiles_of(run, history)},
+                                {"NOTE", fmt::format("<p id=\"note\">{}</p>", note_of(history))},
                                 {"EXPERTS", experts_of(history)},
                                 {"SAMPLES", samples_of(history)},
                                 {"LAYOUT", rows_of(run.layout)},

@@ -138,7 +138,15 @@ TEST(Page, OfALongRunKeepsTheSpikes) {
 
 TEST(Page, OfARunWithoutStepsIsStillAPage) {
   EXPECT_TRUE(data_in(report_page({}, {}, {})).at("columns").at("step").empty());
-  EXPECT_THAT(summary_text({}, {}, {.reason = "stopped"}), HasSubstr("stopped: no step was logged"));
+  EXPECT_THAT(summary_text({}, {}, {.reason = "stopped"}), HasSubstr("stopped: no step was done"));
+}
+
+TEST(Page, WithOneLoggedStepStatesThatThereIsNoCurve) {
+  const RunDescription run;
+  EXPECT_THAT(report_page(run, history_of(1), {}),
+              HasSubstr("<p id=\"note\">Only step 1 was logged, so there are no curves; logging_steps sets how often steps are logged.</p>"));
+  EXPECT_THAT(report_page(run, history_of(2), {}), HasSubstr("<p id=\"note\"></p>"));
+  EXPECT_THAT(report_page(run, {}, {}), HasSubstr("<p id=\"note\"></p>"));
 }
 
 TEST(Summary, SaysHowItWentWhereTheFilesAreAndWhatIsNext) {
@@ -157,6 +165,20 @@ TEST(Summary, SaysHowItWentWhereTheFilesAreAndWhatIsNext) {
             "  report       out/report.html\n"
             "  model        out/model\n"
             "  next: concord probe\n");
+}
+
+TEST(Summary, CountsStepsThatWereNotLogged) {
+  const RunDescription run{.logging_steps = 10};
+  const RecentSteps five{.steps = 5, .loss = 3.25, .tokens = 2560, .seconds = 2};
+  EXPECT_THAT(summary_text(run, {}, {.reason = "stopped by SIGINT after step 5", .unlogged = five}),
+              HasSubstr("\nstopped by SIGINT after step 5: 5 steps, 2.56k tokens in 0:02, 1.28k tokens/s\n"
+                        "none logged yet: logging_steps is 10; 3.2500 at step 5\n"));
+  EXPECT_THAT(summary_text(run, history_of(4), {.unlogged = five}),
+              HasSubstr("finished: 9 steps, 3.58k tokens in 0:04, 896 tokens/s\n"
+                        "loss 3.0000 -> 2.2500, lowest 2.2500 at step 4; 3.2500 at step 9\n"));
+  EXPECT_THAT(summary_text(run, history_of(1), {}),
+              HasSubstr("finished: 1 step, 256 tokens in 0:01, 512 tokens/s\n"
+                        "loss 3.0000 at step 1, the only one logged: logging_steps is 10\n"));
 }
 
 TEST(Summary, CountsLossesThatWereNotFinite) {
