@@ -44,6 +44,7 @@ std::string step_text(const Progress& progress) {
 std::vector<Field> fields_of(const Progress& progress) {
   std::vector<Field> fields = {{step_text(progress), 0}};
   if (progress.loss) fields.push_back({"loss " + number_text(*progress.loss), 0});
+  for (const auto& [name, value] : progress.of_pairs) fields.push_back({name + " " + number_text(value), 2});
   if (progress.learning_rate) fields.push_back({fmt::format("lr {:.2e}", *progress.learning_rate), 3});
   const bool has_norm = progress.grad_norm && (progress.skipped.empty() || std::isfinite(*progress.grad_norm));
   if (has_norm) fields.push_back({"grad norm " + number_text(*progress.grad_norm), 4});

@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "platform/base/thread_safety.hpp"
 
@@ -19,6 +21,7 @@ struct Progress {
   int64_t step = 0;
   int64_t max_steps = 0;  // 0: unknown
   std::optional<double> loss = std::nullopt;
+  std::vector<std::pair<std::string, double>> of_pairs = {};  // their accuracy and margin, by name
   std::optional<double> learning_rate = std::nullopt;
   std::optional<double> grad_norm = std::nullopt;
   std::string skipped = {};  // text about skipped updates; a norm that is not finite is then omitted

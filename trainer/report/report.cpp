@@ -44,6 +44,13 @@ void add_to(NamedValues* scalars, const std::string& group, const NamedValues& e
   for (const auto& [name, value] : extra) scalars->emplace_back(group + name, value);
 }
 
+// TensorBoard's group replaces the prefix, as in HF: eval/accuracy is eval_accuracy.
+void add_evaluated(NamedValues* scalars, const NamedValues& extra) {
+  constexpr std::string_view kPrefix = "eval_";
+  for (const auto& [name, value] : extra)
+    scalars->emplace_back("eval/" + (name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name), value);
+}
+
 // Returns the values with Hugging Face's names for tracking services.
 TrackedValues tracked(const LoggedStep& entry) {
   NamedValues values = {{"loss", entry.loss}, {"learning_rate", entry.learning_rate}};
@@ -158,6 +165,7 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
                    .learning_rate = report.learning_rate,
                    .grad_norm = report.grad_norm,
                    .tokens = last.tokens + report.tokens,
+                   .samples = last.samples + report.samples,
                    .tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0,
                    .seconds = report.seconds,
                    .memory_bytes = report.memory_bytes,
@@ -247,6 +255,7 @@ void TrainingReport::on_step(const StepReport& report) {
   parts.progress.skipped = skipped_text(report, report.step - parts.step);
   parts.progress.tokens_per_second = entry.tokens_per_second;
   parts.progress.mfu = entry.mfu;
+  parts.progress.of_pairs = pair_figures(entry.extra, "");
   parts.progress.memory_bytes = entry.memory_bytes;
   parts.display.logged(parts.progress);
   parts.step = entry.step;
@@ -268,7 +277,7 @@ void TrainingReport::on_eval(const EvalReport& report) {
   parts.eval_metrics.append(metrics_line(entry) + "\n");
   if (parts.events) {
     NamedValues scalars = {{"eval/loss", entry.loss}, {"eval/tokens_per_second", entry.tokens_per_second}};
-    add_to(&scalars, "eval/", entry.extra);
+    add_evaluated(&scalars, entry.extra);
     parts.events->add(entry.time, entry.step, scalars);
   }
   parts.track(tracked(entry));

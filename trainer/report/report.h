@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -82,6 +83,9 @@ struct RunDescription {
   int64_t train_batch_size = 0;  // per_device_train_batch_size
   int64_t world_size = 1;
   NamedTexts configuration = {};  // arguments as printed, for the page
+  std::set<std::string> changed = {};  // names in |configuration| whose values are not the defaults
+  int64_t parameters = 0;              // of the model; 0: unknown
+  int64_t trained_parameters = 0;
   NamedTexts opening = {};        // first lines of output about the run: {"steps", "400, 819k tokens"}
   NamedTexts layout = {};         // "tensor parallel": "2", device, plugin, ...: for the page and the summary
   std::optional<double> loss_floor = std::nullopt;  // lower bound of the loss, drawn if known

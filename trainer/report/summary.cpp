@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <string_view>
 
 #include "core/base/bytes_text.h"
 #include "trainer/report/progress.h"
@@ -92,15 +94,18 @@ std::string files_text(const RunDescription& run, const FinishReport& end) {
   return rows_text(files);
 }
 
-}  // namespace
-
-NamedTexts headline_figures(const RunDescription& run, const RunHistory& history) {
+NamedTexts step_figures(const RunDescription& run, const RunHistory& history) {
   if (history.steps.empty()) return {{"steps", "none logged"}};
   const LoggedStep& last = history.steps.back();
   NamedTexts figures = {{"last loss", fmt::format("{:.4f}", last.loss)}};
   if (const LoggedStep* lowest = lowest_loss(history))
     figures.emplace_back(fmt::format("lowest loss, step {}", lowest->step), fmt::format("{:.4f}", lowest->loss));
-  if (!history.evals.empty()) figures.emplace_back("evaluation loss", fmt::format("{:.4f}", history.evals.back().loss));
+  if (!history.evals.empty()) {
+    const LoggedEval& eval = history.evals.back();
+    figures.emplace_back("evaluation loss", fmt::format("{:.4f}", eval.loss));
+    for (const auto& [name, value] : pair_figures(eval.extra, "eval_"))
+      figures.emplace_back("evaluation " + name, fmt::format("{:.4f}", value));
+  }
   if (run.loss_floor) figures.emplace_back("loss floor", fmt::format("{:.4f}", *run.loss_floor));
   figures.emplace_back(
       "steps", run.max_steps > 0 ? fmt::format("{} of {}", last.step, run.max_steps) : std::to_string(last.step));
@@ -108,15 +113,46 @@ NamedTexts headline_figures(const RunDescription& run, const RunHistory& history
   figures.emplace_back("tokens/s", count_text(mean_tokens_per_second(history)));
   if (const std::optional<double> mfu = mean_mfu(history))
     figures.emplace_back("MFU", fmt::format("{:.1f} %", 100 * *mfu));
-  if (last.memory_bytes > 0) figures.emplace_back("device memory", bytes_text(last.memory_bytes));
+  if (last.samples > 0) figures.emplace_back("samples", count_text(static_cast<double>(last.samples)));
+  if (last.memory_bytes > 0) figures.emplace_back("memory of a rank", bytes_text(last.memory_bytes));
   figures.emplace_back("training time", duration_text(seconds_of(history)));
+  return figures;
+}
+
+}  // namespace
+
+NamedTexts headline_figures(const RunDescription& run, const RunHistory& history) {
+  NamedTexts size;
+  if (run.parameters > 0) {
+    size = {{"parameters", count_text(static_cast<double>(run.parameters))},
+            {"trained parameters", count_text(static_cast<double>(run.trained_parameters))}};
+  }
+  NamedTexts figures = step_figures(run, history);
+  figures.insert(figures.end(), size.begin(), size.end());
+  return figures;
+}
+
+NamedValues pair_figures(const NamedValues& extra, const std::string& prefix) {
+  // Those of stage dpo, with TRL's names, and of reward models. An accuracy of tokens is shown too.
+  constexpr std::array<std::array<std::string_view, 2>, 4> kShown = {{{"rewards/accuracies", "accuracy"},
+                                                                      {"accuracy", "accuracy"},
+                                                                      {"rewards/margins", "margin"},
+                                                                      {"margin", "margin"}}};
+  NamedValues figures;
+  for (const auto& [logged, shown] : kShown) {
+    for (const auto& [name, value] : extra) {
+      if (name == prefix + std::string(logged)) figures.emplace_back(shown, value);
+    }
+  }
   return figures;
 }
 
 std::string opening_text(const RunDescription& run) { return fmt::format("{}\n{}", run.title, rows_text(run.opening)); }
 
 std::string evaluation_line(const LoggedEval& eval) {
-  return fmt::format("step {}: evaluation loss {:.4f} in {:.1f} s", eval.step, eval.loss, eval.seconds);
+  std::string text = fmt::format("step {}: evaluation loss {:.4f}", eval.step, eval.loss);
+  for (const auto& [name, value] : pair_figures(eval.extra, "eval_")) text += fmt::format(", {} {:.4f}", name, value);
+  return text + fmt::format(" in {:.1f} s", eval.seconds);
 }
 
 std::string summary_text(const RunDescription& run, const RunHistory& history, const FinishReport& end) {

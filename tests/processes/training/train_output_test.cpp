@@ -49,6 +49,14 @@ TEST_F(TrainOutput, BeginsWithWhatItIsAboutToDoAndWhatChangesNothing) {
   EXPECT_EQ(count_of(first, "dataloader_pin_memory has no effect"), 1u) << said;
 }
 
+TEST_F(TrainOutput, WhatIsNotFrozenIsCounted) {
+  // The embedding and the output layer, 320 x 64 each, are not tied; the final norm has 64 elements.
+  EXPECT_THAT(said_by({"--freeze", "layers"}), HasSubstr("trains     what is not frozen: 41024 parameters, "));
+  std::ifstream page(path("out/report.html"));
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(page), {}),
+              HasSubstr("<b>41.0k</b><span>trained parameters</span>"));
+}
+
 TEST_F(TrainOutput, DataForEvaluationIsUsedWithoutAStrategyAlsoWhereTheRunEndsInsideOfAnEpoch) {
   EXPECT_THAT(said_by({"--eval_data", write_jsonl(path("eval.jsonl"), 4)}),
               HasSubstr("after every epoch and at the end"));
