@@ -88,6 +88,21 @@ bool ParameterGroups::freezes(const ShardSpec& parameter) const {
                      [&](const Pattern& pattern) { return is_matched(pattern.regex, parameter); });
 }
 
+int64_t ParameterGroups::frozen_parameters(const ModelConfig& config) const {
+  if (freeze_.empty()) return 0;
+  const StageLayers whole{
+      .embedding = true, .layers = config.num_hidden_layers, .mtp_layers = config.mtp_layers, .loss = true};
+  std::map<std::string, int64_t> sizes;  // by name: a tied embedding is planned twice
+  for (const ParameterPlan& plan : plan_parameters(config, whole, {})) {
+    if (plan.buffer || !freezes(plan.spec)) continue;
+    int64_t& size = sizes[plan.spec.name] = 1;
+    for (const ShardSpec::Dim& dim : plan.spec.dims) size *= dim.size;
+  }
+  int64_t elements = 0;
+  for (const auto& [name, size] : sizes) elements += size;
+  return elements;
+}
+
 double ParameterGroups::product(const std::vector<Pattern>& patterns, const ShardSpec& parameter) {
   double result = 1;
   for (const Pattern& pattern : patterns) {

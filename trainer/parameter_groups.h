@@ -7,6 +7,7 @@
 // libtorch. Threads: plain values.
 #pragma once
 
+#include <cstdint>
 #include <regex>
 #include <string>
 #include <utility>
@@ -28,6 +29,8 @@ class ParameterGroups {
   explicit ParameterGroups(const GroupArguments& arguments);
 
   bool freezes(const ShardSpec& parameter) const;
+  // Returns the number of elements of the parameters that are frozen.
+  int64_t frozen_parameters(const ModelConfig& config) const;
   double lr_multiplier(const ShardSpec& parameter) const;
   bool is_decoupled(const ShardSpec& parameter) const;  // its learning rate is based on decoupled_lr
   double weight_decay_multiplier(const ShardSpec& parameter) const;

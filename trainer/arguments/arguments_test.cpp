@@ -256,12 +256,24 @@ TEST(Arguments, AFileWithAMistakeChangesNothing) {
 TEST(Arguments, StepsAreAWholeNumberOrAShare) {
   EXPECT_EQ(from_yaml("logging_steps: 0.1").logging.steps, 0.1);
   EXPECT_THAT(yaml_error("logging_steps: 1.5"), HasSubstr("fraction"));
-  EXPECT_THAT(yaml_error("logging_steps: 0"), HasSubstr("a number > 0"));
+  EXPECT_THAT(yaml_error("save_steps: 0"), HasSubstr("a number > 0"));
   EXPECT_EQ(steps_of(0.1, 1000), 100);
   EXPECT_EQ(steps_of(0.1, 5), 1);
   EXPECT_EQ(steps_of(0.0001, 5), 1);
   EXPECT_EQ(steps_of(1, 5), 1);
   EXPECT_EQ(steps_of(25, 5), 25);
+}
+
+TEST(Arguments, LogLinesAndEvaluationsThatAreNotGivenFollowFromOthers) {
+  for (const auto& [total, steps] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 1}, {5, 1}, {99, 1}, {100, 2}, {400, 8}, {499, 9}, {500, 10}, {1'000'000, 10}}) {
+    EXPECT_EQ(logging_steps({}, total), steps) << total;
+  }
+  EXPECT_EQ(logging_steps({.steps = 500}, 100), 500);
+  EXPECT_EQ(logging_steps({.steps = 0.5}, 100), 50);
+  EXPECT_EQ(eval_steps({}), 500);
+  EXPECT_EQ(eval_steps(from_yaml("logging_steps: 30")), 30);
+  EXPECT_EQ(eval_steps(from_yaml("logging_steps: 30\neval_steps: 0.1")), 0.1);
 }
 
 TEST(Arguments, SettingsOfResumingHaveTheNamesOfMegatronAndHf) {

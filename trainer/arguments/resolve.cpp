@@ -44,6 +44,17 @@ bool evaluates(const TrainingArguments& a) {
   }
 }
 
+int64_t logging_steps(const LoggingArguments& logging, int64_t total) {
+  constexpr int64_t kLines = 50, kMaxSteps = 10;
+  return logging.steps > 0 ? steps_of(logging.steps, total) : std::clamp<int64_t>(total / kLines, 1, kMaxSteps);
+}
+
+double eval_steps(const TrainingArguments& a) {
+  constexpr double kDefaultOfHf = 500;
+  if (a.evaluation.steps > 0) return a.evaluation.steps;
+  return a.logging.steps > 0 ? a.logging.steps : kDefaultOfHf;
+}
+
 std::optional<int64_t> data_parallel_size(const TrainingArguments& a, int64_t world) {
   for (const int64_t size :
        {a.job.tensor_model_parallel_size, a.job.pipeline_model_parallel_size, a.job.context_parallel_size}) {

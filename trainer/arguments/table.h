@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -108,6 +109,8 @@ std::span<const std::string_view> allowed_names(const Argument& argument);
 std::string argument_help(const Argument& argument);
 // Returns name and value, as YAML, of every argument.
 std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments);
+// Returns the names of the settings that differ from those of a run of |world| processes for which none is given.
+std::set<std::string> changed_arguments(const TrainingArguments& arguments, int64_t world);
 // Returns the values of the arguments that name an input. Some are not paths: a tokenizer may be a built-in name.
 std::vector<std::string> input_paths(const TrainingArguments& arguments);
 // Returns the known name with the smallest edit distance; empty if none is near.
