@@ -52,7 +52,7 @@ int64_t longest_sample(const TrainingArguments& a, const ModelConfig& config) {
 
 // Returns the given tokenizer, or the model's own; that of a new model is next to its config.json.
 std::string tokenizer_of(const TrainingArguments& a) {
-  const std::filesystem::path config = a.model.config;
+  const std::filesystem::path config = is_config_text(a.model.config) ? std::string() : a.model.config;
   return tokenizer_of_model(a.data.tokenizer, a.model.path.empty() ? config.parent_path().string() : a.model.path);
 }
 

@@ -84,51 +84,14 @@ struct ArgumentGroup {
   std::span<const Argument> arguments;
 };
 
-// Another program's name for |argument|; values have the same meaning and unit.
-struct ArgumentAlias {
-  std::string_view name;
-  std::string_view argument;
-};
-// Another program's name for a value of |argument|.
-struct ValueAlias {
-  std::string_view argument;
-  std::string_view value;
-  std::string_view meaning;
-};
-
-// Names from other programs that have no effect here, whatever their value. They are reported and do not end a run. A
-// '*' in a name matches any characters.
-struct IgnoredArguments {
-  std::string_view why;
-  std::vector<std::string_view> names;
-};
-
-// A name that users of other programs know, for something that does not exist or has another form here. The values in
-// |neutral| request what happens anyway, and are accepted; any other is rejected with |instead|.
-struct RefusedArgument {
-  std::string_view name;  // may contain a '*', as above
-  std::vector<std::string_view> neutral;
-  std::string_view instead;
-};
-
 std::span<const ArgumentGroup> argument_groups();
 std::span<const Argument* const> all_arguments();  // every group, in order
 // Arguments of a launcher, on the command line of train and launch only: not in files, nor passed on to ranks.
 std::span<const Argument> launch_arguments();
-std::span<const ArgumentAlias> argument_aliases();
-std::span<const IgnoredArguments> ignored_arguments();
-std::span<const RefusedArgument> refused_arguments();
 
-// Return null if there is no such argument. A name that patterns both ignore and refuse is ignored.
-const Argument* find_argument(std::string_view name);  // by any of its names
+// Return null if there is no such argument.
+const Argument* find_argument(std::string_view name);  // by its own name, or an alias
 const Argument* find_launch_argument(std::string_view name);
-const IgnoredArguments* find_ignored_argument(std::string_view name);
-const RefusedArgument* find_refused_argument(std::string_view name);
-// Returns the name used here for |value| of |argument|, or |value| if it has no other name.
-std::string_view canonical_value(std::string_view argument, std::string_view value);
-// Returns the prefix of the names in a mapping called |name|, if such mappings are sections in files of another
-// program: "training." for torchtitan, "" for Megatron.
-std::optional<std::string> section_prefix(std::string_view name);
 // Returns whether |name| is an option of `concord train` itself: --config, --help, --json or --print_config.
 bool is_program_option(std::string_view name);
 // Returns whether |name| is an option of the program or its launcher, an argument, or a name of another program's.
