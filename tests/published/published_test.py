@@ -376,6 +376,7 @@ REJECTED = [re.compile(pattern) for pattern in (
     r"(?:^|: )(\S+) (?:\(\S+\) )?is .*, which Concord does not support: ",
     r"(?:^|: )(\S+) (?:\(\S+\) )?is .*, (?:but must be|which no model family here has:) ",
     r"^Megatron's default of (\S+) is ",
+    r"(?:^|: )unexpected '(\S+)'; pass arguments as --name value",  # a word after the value of an argument
     r"config\.json: (model_type|quantization_config) ")]
 
 
