@@ -295,7 +295,6 @@ std::vector<RefusedArgument> make_refused() {
       {"pissa_*", {"false"}, "use init_lora_weights: pissa, or pissa_niter_16"},
       {"training.dataset", {}, kTrainData},
       {"mock_data", {"false"}, "set train_data; `concord train` without arguments generates its own data"},
-      {"max_samples", {}, "all of train_data is used; truncate the file instead"},
       {"val_size", {"0", "0.0"}, kEvalData},
       {"eval_dataset", {}, kEvalData},
       {"validation.*", {"false"}, kEvalData},

@@ -91,7 +91,7 @@ TEST_F(ForeignConfig, TheTrainingArgumentsOfHuggingFaceAreTaken) {
 
 TEST_F(ForeignConfig, OneOfLlamaFactoryIsTakenButForWhatIsNamed) {
   const std::set<std::string> refused = refused_names(errors(kLlamaFactory));
-  EXPECT_EQ(refused, (std::set<std::string>{"deepspeed", "max_samples", "val_size"}));
+  EXPECT_EQ(refused, (std::set<std::string>{"deepspeed", "val_size"}));
   const TrainingArguments a = read(without(kLlamaFactory, refused)).arguments;
   EXPECT_EQ(a.model.path, "models/llama3-8b");
   EXPECT_EQ(a.data.cutoff_len, 2048);
