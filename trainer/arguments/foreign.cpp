@@ -298,8 +298,6 @@ std::vector<RefusedArgument> make_refused() {
       {"val_size", {"0", "0.0"}, kEvalData},
       {"eval_dataset", {}, kEvalData},
       {"validation.*", {"false"}, kEvalData},
-      {"eval_on_start", {"false"}, "the first evaluation runs after eval_steps steps"},
-      {"eval_delay", {"0"}, "the first evaluation runs after eval_steps steps"},
       {"bf16_full_eval", {"false"}, "evaluation uses the training data type; use bf16"},
       {"fp16_full_eval", {"false"}, "evaluation uses the training data type; use fp16"},
       {"training.mixed_precision_param", {"float32"}, "use bf16: true or fp16: true"},

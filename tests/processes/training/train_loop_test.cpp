@@ -95,6 +95,36 @@ TEST_F(TrainLoop, SetsAreEvaluatedOneByOneAndTogether) {
 }
 
 TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
+TEST_F(TrainLoop, EvaluationsBeginBeforeTheFirstStepOrLater) {
+  const Args kind = ranks(1, 4) + Args{"--eval_data", write_jsonl(path("eval.jsonl"), 6), "--eval_steps", "3"};
+  const Args late = kind + Args{"--eval_on_start", "--eval_delay", "5"};
+  const auto evaluated = [this](const std::string& out) {
+    std::map<int, double> losses;
+    for (const nlohmann::json& line : evaluations(out)) losses[line["step"]] = line["eval_loss"];
+    return losses;
+  };
+  run("untrained", kind + Args{"--max_steps", "1", "--learning_rate", "0", "--save_strategy", "no"});
+  const double untrained = evaluated("untrained").at(1);
+  run("whole", kind);
+  std::map<int, double> wanted = evaluated("whole");
+  ASSERT_EQ(wanted.size(), 4u) << "3, 6, 9 and 12";
+  wanted.erase(3);
+  make_killed("whole", "late");
+  run("late", late + Args{"--resume_from_checkpoint", "true"});
+  EXPECT_EQ(evaluated("late"), wanted) << "a resumed run has started before";
+  expect_same_tensors("whole/checkpoint-12", "late/checkpoint-12");
+  fs::remove_all(path("late"));
+  run("late", late);
+  wanted[0] = untrained;
+  EXPECT_EQ(evaluated("late"), wanted);
+  expect_same_tensors("whole/checkpoint-12", "late/checkpoint-12");
+  // Epochs of 16 steps, of which the first is not evaluated, and the last step.
+  run("epochs",
+      kind + Args{"--max_steps", "40", "--eval_strategy", "epoch", "--eval_delay", "2", "--save_strategy", "no"});
+  EXPECT_THAT(evaluated("epochs"), ::testing::ElementsAre(::testing::Key(32), ::testing::Key(40)));
+  EXPECT_THAT(refusal({"--eval_on_start"}), HasSubstr("eval_on_start needs evaluation data"));
+}
+
   expect_resumes(ranks(1, 4) + Args{"--rampup_batch_size", "1,1,12", "--iterations_to_skip", "3,8", "--logging_steps",
                                     "1", "--log_params_norm", "--warmup_samples", "9"});
   const auto lines = read_lines(path("whole/metrics.jsonl"));
