@@ -291,7 +291,7 @@ std::vector<RefusedArgument> make_refused() {
        "them"},
       {"checkpoint.enable", {"true"}, "use save_strategy: no"},
       {"checkpoint.*", {"true"}, "an HF folder is saved every save_steps steps, in the training data type"},
-      {"loraplus_*", {}, kAdapters},
+      {"loraplus_lr_embedding", {"1e-06", "1e-6"}, "adapters have no layers of embeddings, which it is for; remove it"},
       {"pissa_*", {"false"}, "use init_lora_weights: pissa, or pissa_niter_16"},
       {"training.dataset", {}, kTrainData},
       {"mock_data", {"false"}, "set train_data; `concord train` without arguments generates its own data"},

@@ -159,6 +159,10 @@ void check_optimizer(const TrainingArguments& a, Problems* problems) {
   if (has_ema && a.preference.learns_pairs()) {
     problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", name_of(a.preference.stage)));
   }
+  if (a.groups.loraplus_lr_ratio != 1 && !a.finetuning.is_lora()) {
+    problems->add(fmt::format("loraplus_lr_ratio {:g} is for adapters; set finetuning_type: lora, or remove it",
+                              a.groups.loraplus_lr_ratio));
+  }
   if (a.finetuning.is_lora() && !a.groups.freeze.empty()) {
     problems->add("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
   }

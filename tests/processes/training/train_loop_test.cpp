@@ -374,6 +374,20 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
 }
 
 // core/ops compares the operator with libtorch's; here it gets the coefficients, in training only. Both terms are
+// tests/parity/lora_in_peft.py compares with peft's groups.
+TEST_F(TrainLoop, MatricesBOfAnAdapterHaveALearningRateOfTheirOwn) {
+  const Args lora = ranks(1, 4) + Args{"--finetuning_type", "lora", "--use_dora", "--lora_target", "q_proj,down_proj"};
+  expect_resumes(lora + Args{"--loraplus_lr_ratio", "4"});
+  for (const nlohmann::json& step : read_steps(path("whole"))) {
+    EXPECT_EQ(step["loraplus_learning_rate"].get<double>(), 4 * step["learning_rate"].get<double>());
+  }
+  run("pattern", lora + Args{"--lr_mult_pattern", "{lora_B|magnitude: 4}"});  // a power of two: products are exact
+  expect_same_bytes(weights_in("whole/model"), weights_in("pattern/model"));
+  run("plain", lora);
+  EXPECT_FALSE(bytes_of(path(weights_in("whole/model"))) == bytes_of(path(weights_in("plain/model"))));
+  EXPECT_THAT(refusal({"--loraplus_lr_ratio", "4"}), HasSubstr("is for adapters; set finetuning_type: lora"));
+}
+
 // linear in their coefficients.
 TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
   const auto losses = [&](const Args& more) {
