@@ -326,7 +326,6 @@ std::vector<RefusedArgument> make_refused() {
       {"lr_scheduler.decay_ratio", {}, "use lr_scheduler_type: wsd with lr_wsd_decay_steps"},
       {"lr_scheduler.min_lr_factor", {"0", "0.0"}, "use min_lr, an absolute learning rate"},
       {"distributed_timeout_minutes", {}, "use ddp_timeout, in seconds"},
-      {"neftune_noise_alpha", {}, "noise on embeddings is not supported"},
       {"average_tokens_across_devices", {"true"}, "see calculate_per_token_loss"},
       {"optim_args", {}, "optimizer settings have their own arguments: adam_beta1, sgd_momentum, ..."},
       {"optim_target_modules", {}, "all weights use the same optimizer"},

@@ -207,6 +207,13 @@ constexpr Argument kOptimizerArguments[] = {
      .range = below_one(),
      .resume = Resume::objective},
     {.name = "calculate_per_token_loss",
+    {.name = "neftune_noise_alpha",
+     .member = field<&T::model_options, &ModelOptions::neftune_noise_alpha>,
+     .help =
+         "NEFTune: add uniform noise within +-alpha / sqrt(tokens of a row x hidden size) to the embedding's output "
+         "in training; 0: none",
+     .range = at_least(0),
+     .resume = Resume::objective},
      .member = field<&T::data_parallel, &DataParallelOptions::calculate_per_token_loss>,
      .help = "weight all tokens of a step equally; false: weight all micro-batches equally (ROLL's default)",
      .resume = Resume::may_differ},

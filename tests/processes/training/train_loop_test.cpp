@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -94,7 +95,6 @@ TEST_F(TrainLoop, SetsAreEvaluatedOneByOneAndTogether) {
   EXPECT_THAT(refusal({"--metric_for_best_model", "third_loss"}), HasSubstr("must be one of: loss, perplexity"));
 }
 
-TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
 TEST_F(TrainLoop, EvaluationsBeginBeforeTheFirstStepOrLater) {
   const Args kind = ranks(1, 4) + Args{"--eval_data", write_jsonl(path("eval.jsonl"), 6), "--eval_steps", "3"};
   const Args late = kind + Args{"--eval_on_start", "--eval_delay", "5"};
@@ -125,6 +125,7 @@ TEST_F(TrainLoop, EvaluationsBeginBeforeTheFirstStepOrLater) {
   EXPECT_THAT(refusal({"--eval_on_start"}), HasSubstr("eval_on_start needs evaluation data"));
 }
 
+TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
   expect_resumes(ranks(1, 4) + Args{"--rampup_batch_size", "1,1,12", "--iterations_to_skip", "3,8", "--logging_steps",
                                     "1", "--log_params_norm", "--warmup_samples", "9"});
   const auto lines = read_lines(path("whole/metrics.jsonl"));
@@ -373,7 +374,6 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
   EXPECT_THAT(refusal({"--lr_mult_pattern", "{norm: x}"}), HasSubstr("is not a number >= 0"));
 }
 
-// core/ops compares the operator with libtorch's; here it gets the coefficients, in training only. Both terms are
 // tests/parity/lora_in_peft.py compares with peft's groups.
 TEST_F(TrainLoop, MatricesBOfAnAdapterHaveALearningRateOfTheirOwn) {
   const Args lora = ranks(1, 4) + Args{"--finetuning_type", "lora", "--use_dora", "--lora_target", "q_proj,down_proj"};
@@ -388,6 +388,7 @@ TEST_F(TrainLoop, MatricesBOfAnAdapterHaveALearningRateOfTheirOwn) {
   EXPECT_THAT(refusal({"--loraplus_lr_ratio", "4"}), HasSubstr("is for adapters; set finetuning_type: lora"));
 }
 
+// core/ops compares the operator with libtorch's; here it gets the coefficients, in training only. Both terms are
 // linear in their coefficients.
 TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
   const auto losses = [&](const Args& more) {
@@ -409,6 +410,24 @@ TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
     EXPECT_EQ(twice_eval, plain_eval) << term[0];
   }
   EXPECT_THAT(refusal({"--label_smoothing_factor", "1"}), HasSubstr("label_smoothing_factor"));
+}
+
+// tests/parity/dropout.py compares the noise; here it is of training only, and another one at every step.
+TEST_F(TrainLoop, NoiseIsTrainedAndNotEvaluated) {
+  const auto losses = [&](const Args& more) {
+    fs::remove_all(path("noisy"));
+    run("noisy", ranks(1, 1) +
+                     Args{"--max_steps", "2", "--logging_steps", "1", "--save_strategy", "no", "--learning_rate", "0",
+                          "--eval_data", path("data.jsonl")} +
+                     more);
+    const auto steps = read_steps(path("noisy"));
+    return std::array<double, 3>{steps[0]["loss"], steps[1]["loss"], evaluations("noisy").back()["eval_loss"]};
+  };
+  const auto plain = losses({}), noisy = losses({"--neftune_noise_alpha", "15"});
+  EXPECT_GT(std::abs(noisy[0] - plain[0]), 1e-4);
+  EXPECT_GT(std::abs(noisy[1] - plain[1]), 1e-4);
+  EXPECT_GT(std::abs((noisy[0] - plain[0]) - (noisy[1] - plain[1])), 1e-5);
+  EXPECT_EQ(noisy[2], plain[2]);
 }
 
 // Vocabulary and sequence split over ranks, deferred weight gradients, overlapped reductions: losses in chunks,
