@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "core/base/enum_names.h"
 #include "core/base/files/input_file.h"
@@ -36,6 +37,7 @@ struct Reading {
   TrainingArguments* arguments;
   ExtraArguments* extra = nullptr;  // null: none
   std::vector<std::string> given = {};
+  std::set<const Argument*> below_one = {};  // the arguments of that column that were set so
   Problems problems = {};
   std::map<const IgnoredArguments*, std::vector<std::string>> ignored = {};
 
@@ -236,13 +238,32 @@ bool is_neutral(const RefusedArgument& refused, const ArgumentValue& value) {
   return std::find(refused.neutral.begin(), refused.neutral.end(), text) != refused.neutral.end();
 }
 
+// Returns the argument that |value|, given as |name|, is for; null if there is none. Other programs' names have one
+// meaning only.
+const Argument* argument_of(const std::string& name, const ArgumentValue& value) {
+  const Argument* argument = find_argument(name);
+  return argument == nullptr || argument->name != name ? argument : &argument_for(*argument, value.text);
+}
+
+// Resets the argument for the other form if |name| was given both as a number and as a fraction: the last one holds.
+void forget_other_form(const std::string& name, const Argument* meant, Reading* reading) {
+  const Argument* named = find_argument(name);
+  if (meant != named && named->name == name) {
+    assign(*named, {.text = "null"}, reading->arguments);
+    reading->below_one.insert(meant);
+  } else if (const Argument* other = find_argument(meant->below_one); reading->below_one.erase(other) > 0) {
+    assign(*other, {.text = "null"}, reading->arguments);
+  }
+}
+
 // Sets the argument called |name| to |value|; errors are added to the problems.
 void take(const std::string& name, const ArgumentValue& value, const std::string& where, Reading* reading) {
-  if (const Argument* argument = find_argument(name)) {
+  if (const Argument* argument = argument_of(name, value)) {
     const bool is_own = argument->name == name;
     if (!is_own && is_null(value)) return;  // null under an alias sets nothing
     try {
       assign(*argument, value, reading->arguments);
+      forget_other_form(name, argument, reading);
       reading->given.emplace_back(argument->name);
     } catch (const Refusal& refusal) {
       const std::string shown_name = is_own ? name : fmt::format("{} ({})", name, argument->name);
@@ -290,7 +311,7 @@ void take_entries(const std::vector<YamlEntry>& entries, const std::string& file
   const std::vector<YamlEntry> flat = without_sections(entries);
   for (const YamlEntry& entry : flat) {
     const std::string where = fmt::format("{}:{}", file, entry.line);
-    const Argument* argument = find_argument(entry.name);
+    const Argument* argument = argument_of(entry.name, entry.value);
     const bool is_own = argument == nullptr || argument->name == entry.name;
     if (!is_own && is_null(entry.value)) continue;
     const auto [first, is_new] = first_of.emplace(is_own ? entry.name : argument->name, &entry);
@@ -444,7 +465,7 @@ CommandLine parse_command_line(std::span<const std::string> args, const ParseOpt
 
 void set_argument(const Argument& argument, const std::string& text, TrainingArguments* arguments) {
   try {
-    assign(argument, {.text = text}, arguments);
+    assign(argument_for(argument, text), {.text = text}, arguments);
   } catch (const Refusal& refusal) {
     throw ConfigError(fmt::format("--{} {}", argument.name, refusal.why));
   }

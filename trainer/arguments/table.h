@@ -77,6 +77,7 @@ struct Argument {
   ArgumentRange range = {};
   bool is_input = false;  // a text that names a file or folder to read
   Resume resume = Resume::undecided;
+  std::string_view below_one = "";  // the argument that takes values between 0 and 1 given under this name
 };
 
 struct ArgumentGroup {
@@ -122,6 +123,8 @@ std::span<const RefusedArgument> refused_arguments();
 // Return null if there is no such argument. A name that patterns both ignore and refuse is ignored.
 const Argument* find_argument(std::string_view name);  // by any of its names
 const Argument* find_launch_argument(std::string_view name);
+// Returns |argument|, or the one of its column below_one if |text| is a number between 0 and 1.
+const Argument& argument_for(const Argument& argument, const std::string& text);
 const IgnoredArguments* find_ignored_argument(std::string_view name);
 const RefusedArgument* find_refused_argument(std::string_view name);
 // Returns the name used here for |value| of |argument|, or |value| if it has no other name.
