@@ -114,6 +114,7 @@ int run_train(std::vector<std::string> args) {
     return 0;
   }
   const JobEnvironment environment = read_job_environment();
+  use_platform(line.arguments.job.platform);  // also that of the ranks, which load it before they read this
   const bool is_started = environment.source != JobSource::single;
   if (is_started && line.arguments.launch.nproc > 0) {
     throw ConfigError(

@@ -64,6 +64,18 @@ TEST_F(Train, PrintConfigIsAConfiguration) {
   EXPECT_THAT(program.out(), HasSubstr("bf16: true"));
 }
 
+TEST_F(Train, ThePlatformIsAnArgumentWhichTheRanksHaveToo) {
+  for (const char* nproc : {"1", "2"}) {
+    TrainProgram program(train_args({"--nproc", nproc, "--platform", "cpu", "--overwrite_output_dir"}),
+                         {.environment = {"CONCORD_PLATFORM=nowhere"}});
+    EXPECT_EQ(program.exit_code(), 0) << program.err();
+    EXPECT_EQ(read_steps(path("out")).size(), 4u) << nproc;
+    TrainProgram none(train_args({"--nproc", nproc, "--platform", "nowhere", "--output_dir", path("none")}));
+    EXPECT_EQ(none.exit_code(), 1);
+    EXPECT_THAT(none.out() + none.err(), HasSubstr("no platform 'nowhere'; tried:"));
+  }
+}
+
 TEST_F(Train, HelpListsTheArguments) {
   TrainProgram program({"--help"});
   EXPECT_EQ(program.exit_code(), 0);
