@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/input_file.h"
 #include "core/base/files/output_check.h"
 #include "core/mesh/job_environment.h"
@@ -65,6 +66,8 @@ void check_probe_output(const ProbeArguments& given) {
 
 // --model may be the folder of an adapter, which names its base model.
 void resolve_adapter(ProbeArguments* given) {
+  given->model = local_model(given->model, "--model");
+  given->adapter = local_model(given->adapter, "--adapter_name_or_path");
   if (given->model.empty() || !given->adapter.empty() || !has_adapter(given->model)) return;
   given->adapter = std::exchange(given->model, base_folder_of(given->model));
 }
