@@ -149,7 +149,8 @@ void add_megatron_options(CLI::App* build, BuildCommand* given) {
   build->add_option("--tokenizer_model", given->tokenizer_model, "instead of --tokenizer")->group(group);
   for (const MegatronOption& option : kMegatronOptions) {
     const std::string name = fmt::format("--{}", option.name);
-    CLI::Option* added = option.is_flag ? build->add_flag(name) : build->add_option(name, given->unused);
+    CLI::Option* added =
+        option.is_flag ? build->add_flag(name) : build->add_option(name, given->unused)->type_name("UNUSED");
     added->group("");  // not in the help
   }
 }

@@ -138,9 +138,11 @@ void add_generate_command(CLI::App* program, int* exit_code) {
                 {.name = "pipeline_model_parallel_size"},
                 {.name = "virtual_pipeline_model_parallel_size"},
                 {.name = "pipeline_model_parallel_layout"},
+                {.name = "platform"},
                 {.name = "ddp_timeout"}},
                settings.get());
   app->callback([given, settings, exit_code] {
+    use_platform(settings->job.platform);
     *exit_code = run_generate(with_settings(*given, *settings), settings->launch.nproc);
   });
 }

@@ -108,6 +108,7 @@ void add_probe_settings(CLI::App* app, TrainingArguments* settings) {
                 {.name = "mtp_num_layers",
                  .help = "MTP layers to use, at most num_nextn_predict_layers; their losses affect gradients only"},
                 {.name = "mtp_loss_scaling_factor"},
+                {.name = "platform"},
                 {.name = "ddp_timeout"}},
                settings);
 }
@@ -149,6 +150,7 @@ void add_probe_command(CLI::App* program, int* exit_code) {
   add_nproc(app, settings.get());
   add_probe_settings(app, settings.get());
   app->callback([given, settings, exit_code] {
+    use_platform(settings->job.platform);
     *exit_code = run_probe(with_settings(*given, *settings), settings->launch.nproc);
   });
 }

@@ -95,6 +95,25 @@ TEST_F(TrainLoop, SetsAreEvaluatedOneByOneAndTogether) {
   EXPECT_THAT(refusal({"--metric_for_best_model", "third_loss"}), HasSubstr("must be one of: loss, perplexity"));
 }
 
+// sample_source_test has the kinds of data.
+TEST_F(TrainLoop, MaxSamplesTrainsOnTheFirstSamplesAndTellsRunsApart) {
+  run("all", ranks(1, 4) + Args{"--max_steps", "1", "--save_strategy", "no"});  // writes data.jsonl
+  std::ifstream all(path("data.jsonl"));
+  std::ofstream first(path("first.jsonl"));
+  std::string line;
+  for (int i = 0; i < 10 && std::getline(all, line); ++i) first << line << "\n";
+  first.close();
+  const Args eval = {"--eval_data", path("data.jsonl"), "--eval_steps", "6"};
+  run("file",
+      ranks(1, 4) + Args{"--train_data", path("first.jsonl"), "--eval_data", path("first.jsonl"), "--eval_steps", "6"});
+  run("limited", ranks(1, 4) + eval + Args{"--max_samples", "10"});
+  expect_same_run("file", "limited", 12);
+  EXPECT_THAT(
+      refusal(ranks(1, 4) + Args{"--per_device_train_batch_size", "1", "--max_samples", "11", "--max_steps", "12",
+                                 "--learning_rate", "1e-3", "--resume_from_checkpoint", path("limited/checkpoint-5")}),
+      HasSubstr("this is other data"));
+}
+
 TEST_F(TrainLoop, EvaluationsBeginBeforeTheFirstStepOrLater) {
   const Args kind = ranks(1, 4) + Args{"--eval_data", write_jsonl(path("eval.jsonl"), 6), "--eval_steps", "3"};
   const Args late = kind + Args{"--eval_on_start", "--eval_delay", "5"};
