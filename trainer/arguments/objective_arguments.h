@@ -82,6 +82,7 @@ struct GroupArguments {
   std::vector<std::string> freeze;
   std::map<std::string, std::string> lr_mult_pattern, weight_decay_mult_pattern;
   double head_lr_mult = 1;
+  double loraplus_lr_ratio = 1;
   double decoupled_lr = 0;       // 0: as the others
   double decoupled_min_lr = -1;  // -1: min_lr
   bool operator==(const GroupArguments&) const = default;

@@ -103,6 +103,9 @@ void check_model_and_data(const TrainingArguments& a, Problems* problems) {
         "sample_prompts are continued at every evaluation, but there is none; set eval_data, and eval_strategy to "
         "steps or epoch");
   }
+  if (a.evaluation.on_start && !evaluates(a)) {
+    problems->add("eval_on_start needs evaluation data; set eval_data, eval_datasets or split");
+  }
   if (a.evaluation.strategy != IntervalStrategy::no && !evaluates(a)) {
     problems->add(fmt::format("eval_strategy is {}, but eval_data is not set; set eval_data, or use eval_strategy: no",
                               name_of(a.evaluation.strategy)));

@@ -1,6 +1,7 @@
 #include "trainer/arguments/table.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "core/base/nearest_name.h"
 #include "core/models/config.h"
@@ -49,6 +50,14 @@ bool is_known_name(std::string_view name) {
 const Argument* find_launch_argument(std::string_view name) {
   const auto found = std::ranges::find(launch_arguments(), name, &Argument::name);
   return found == launch_arguments().end() ? nullptr : &*found;
+}
+
+const Argument& argument_for(const Argument& argument, const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  const bool is_fraction = is_number && number > 0 && number < 1;
+  return is_fraction && !argument.below_one.empty() ? *find_argument(argument.below_one) : argument;
 }
 
 std::span<const std::string_view> allowed_names(const Argument& argument) {

@@ -297,6 +297,7 @@ TEST_F(ResumeCheck, EverySettingOfTheDataChangesItsIdentity) {
          {"--train_data_blend", "0.4," + a + ",0.6," + b},
          "has source 1: weight 0.4"}},
        {"split", {{}, {"--split", "8,1,1"}, {"--split", "6,3,1"}, "has the part of them 0 to 38"}},
+       {"max_samples", {{}, {"--max_samples", "40"}, {"--max_samples", "20"}, "has samples 20"}},
        {"seq_length", {{}, {"--seq_length", "16"}, {"--seq_length", "24"}, "has seq_length 24"}},
        {"cutoff_len", {{"--seq_length", "16"}, {}, {"--cutoff_len", "8"}, "contents "}},
        {"truncation", {cut, {}, {"--truncation", "left"}, "contents "}},

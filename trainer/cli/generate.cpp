@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/input_file.h"
 #include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
@@ -59,6 +60,9 @@ void check_generate_args(const GenerateArguments& given) {
 
 // --model may be the folder of an adapter, which names its base model. Its tokenizer is that of the training.
 void resolve_adapter(GenerateArguments* given) {
+  given->model = local_model(given->model, "--model");
+  given->adapter = local_model(given->adapter, "--adapter");
+  given->tokenizer = local_model(given->tokenizer, "--tokenizer");
   if (given->adapter.empty() && has_adapter(given->model)) {
     given->adapter = std::exchange(given->model, base_folder_of(given->model));
   }
@@ -134,9 +138,11 @@ void add_generate_command(CLI::App* program, int* exit_code) {
                 {.name = "pipeline_model_parallel_size"},
                 {.name = "virtual_pipeline_model_parallel_size"},
                 {.name = "pipeline_model_parallel_layout"},
+                {.name = "platform"},
                 {.name = "ddp_timeout"}},
                settings.get());
   app->callback([given, settings, exit_code] {
+    use_platform(settings->job.platform);
     *exit_code = run_generate(with_settings(*given, *settings), settings->launch.nproc);
   });
 }

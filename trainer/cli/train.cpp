@@ -15,6 +15,7 @@
 #include "core/launch/watch/native_stacks.h"
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/arguments.h"
+#include "trainer/arguments/hub_names.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/cli/launch.h"
 #include "trainer/cli/rank_command.h"
@@ -137,6 +138,7 @@ int run_train(std::vector<std::string> args) {
     fmt::print("{}{}", kTrainUsage, arguments_help());
     return 0;
   }
+  use_platform(line.arguments.job.platform);  // also that of the ranks, which load it before they read this
   const JobEnvironment environment = read_job_environment();
   const bool is_started = environment.source != JobSource::single;
   if (is_started && line.arguments.launch.nproc > 0) {
@@ -156,6 +158,7 @@ int run_train(std::vector<std::string> args) {
     fmt::print("{}", to_yaml(line.arguments));
     return 0;
   }
+  use_cached_models(&line.arguments, &line.notes);
   check_torch_module();
   if (JobBoard::of_launcher() || environment.rank != 0) return start_train(line, std::move(args), is_started);
   const ContinueLine last_line(line.arguments, {program_as_typed(), "train"}, args);

@@ -69,13 +69,24 @@ std::string steps_text(const TrainingPlan& plan) {
                      count_text(steps * batch * static_cast<double>(longest_sample(plan))), longest_sample(plan));
 }
 
-std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
-  const TrainingArguments& a = plan.arguments;
-  if (a.evaluation.strategy == IntervalStrategy::no) return "never: eval_strategy is no, so eval_data is not used";
-  if (a.evaluation.strategy == IntervalStrategy::epoch) return "after every epoch and at the end";
+std::string evaluation_times(const TrainingPlan& plan, int64_t eval_steps) {
+  const EvaluationArguments& given = plan.arguments.evaluation;
+  const bool counts_epochs = given.strategy == IntervalStrategy::epoch;
+  const std::string delay =
+      given.delay > 0 ? fmt::format(" from {} {:g} on", counts_epochs ? "epoch" : "step", given.delay) : "";
+  if (counts_epochs) return "after every epoch" + delay + " and at the end";
   if (eval_steps > plan.max_steps)
     return fmt::format("at the end: eval_steps {} is greater than the number of steps", eval_steps);
-  return fmt::format("every {} steps and at the end", eval_steps);
+  return fmt::format("every {} steps{} and at the end", eval_steps, delay);
+}
+
+std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
+  const EvaluationArguments& given = plan.arguments.evaluation;
+  const std::string start = given.on_start ? "before the first step" : "";
+  if (given.strategy != IntervalStrategy::no) {
+    return start + (given.on_start ? ", " : "") + evaluation_times(plan, eval_steps);
+  }
+  return given.on_start ? start + " only: eval_strategy is no" : "never: eval_strategy is no, so eval_data is not used";
 }
 
 std::string saving_text(const TrainingPlan& plan, int64_t save_steps) {

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/input_file.h"
 #include "core/base/parse_json.h"
 #include "core/base/quoted.h"
@@ -396,9 +397,10 @@ std::string base_folder_of(const std::filesystem::path& folder) {
   for (const std::filesystem::path& path : {std::filesystem::path(base), folder / base}) {
     if (!base.empty() && std::filesystem::is_directory(path, ignored)) return path.string();
   }
+  if (const std::optional<std::string> cached = hub_snapshot(base)) return *cached;
   throw ConfigError(
-      fmt::format("{} holds an adapter whose base_model_name_or_path {} is not a folder here; give the base model as "
-                  "--model and the adapter as --adapter_name_or_path",
+      fmt::format("{} holds an adapter whose base_model_name_or_path {} is not a folder here, nor in HF's cache; give "
+                  "the base model as --model and the adapter as --adapter_name_or_path",
                   folder.string(), quoted(base)));
 }
 

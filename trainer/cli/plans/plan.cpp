@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "trainer/cli/plans/plan_buckets.h"
 #include "trainer/cli/setting_options.h"
 
@@ -158,7 +159,7 @@ void print_plan(const TrainingArguments& settings, int64_t world, std::optional<
     std::fputs((json ? plan_json(layout, rank) + "\n" : plan_text(layout, rank)).c_str(), stdout);
     return;
   }
-  buckets.model_config = settings.model.path;
+  buckets.model_config = local_model(settings.model.path, "--model");
   buckets.use_distributed_optimizer = settings.data_parallel.use_distributed_optimizer;
   buckets.sequence_parallel = settings.model_options.sequence_parallel;
   buckets.ddp_bucket_size = settings.data_parallel.ddp_bucket_size;
