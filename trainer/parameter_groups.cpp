@@ -122,8 +122,8 @@ void ParameterGroups::check(const ModelConfig& config, const std::vector<StageLa
     }
     for (const ParameterPlan& plan : own) {
       if (adapter == nullptr || plan.adapter || !freezes(plan.spec)) continue;
-      throw ConfigError(fmt::format("freeze matches {}, which modules_to_save trains; remove it from one of them",
-                                    plan.spec.name));
+      throw ConfigError(
+          fmt::format("freeze matches {}, which modules_to_save trains; remove it from one of them", plan.spec.name));
     }
     all.insert(all.end(), own.begin(), own.end());
   }
