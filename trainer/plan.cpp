@@ -253,6 +253,7 @@ AdapterConfig new_adapter(const FinetuningArguments& a) {
   adapter.use_dora = a.use_dora;
   adapter.init_lora_weights = a.init;
   set_targets(a.target, &adapter);
+  adapter.target_parameters = a.target_parameters;
   adapter.rank_pattern = numbers_of<int64_t>(a.rank_pattern, "rank_pattern");
   adapter.alpha_pattern = numbers_of<double>(a.alpha_pattern, "alpha_pattern");
   adapter.modules_to_save = a.modules_to_save;
@@ -267,11 +268,11 @@ void check_same_settings(const FinetuningArguments& given, const std::string& fo
   plain.dropout = given.dropout;
   plain.quantization_bit = given.quantization_bit;
   if (given == plain) return;
-  throw ConfigError(fmt::format(
-      "{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
-      "use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern and modules_to_save, or start without an "
-      "adapter",
-      folder));
+  throw ConfigError(
+      fmt::format("{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
+                  "lora_target_parameters, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern and "
+                  "modules_to_save, or start without an adapter",
+                  folder));
 }
 
 // A folder may have a comma in its name.

@@ -38,6 +38,7 @@ struct FinetuningArguments {
   double alpha = 0;                                  // lora_alpha; 0: two times the rank
   double dropout = 0;                                // lora_dropout
   std::vector<std::string> target = {"all-linear"};  // lora_target
+  std::vector<std::string> target_parameters;        // lora_target_parameters
   bool use_rslora = false;
   bool use_dora = false;
   std::string init = "true";  // init_lora_weights
