@@ -70,7 +70,6 @@ int run_generate(GenerateArguments given, int64_t nproc) {
   resolve_adapter(&given);
   check_generate_args(given);
   const int64_t world = ranks_of_command(nproc);
-  setenv("CONCORD_LOG", "warn", 0);  // standard output and error are for the text
   // Errors are reported before any process waits for another one.
   torch_module().check_generate(given, world);
   if (nproc > 1) {
