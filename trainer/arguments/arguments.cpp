@@ -359,6 +359,18 @@ std::vector<Option> split_options(std::span<const std::string> args, const Extra
   return options;
 }
 
+// Returns name=value pairs, separated by commas, as a mapping; other text unchanged.
+ArgumentValue mapping_of(const std::string& text) {
+  ArgumentValue mapping{.form = ArgumentValue::Form::mapping};
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size()), equals = text.find('=', begin);
+    if (equals == begin || equals >= end) return {.text = text};
+    mapping.pairs.emplace_back(text.substr(begin, equals - begin), text.substr(equals + 1, end - equals - 1));
+    begin = end + 1;
+  }
+  return mapping;
+}
+
 ArgumentValue command_line_value(const Option& option) {
   if (!option.value) return {.text = "true"};
   const bool is_yaml = option.value->starts_with('[') || option.value->starts_with('{');
@@ -366,7 +378,9 @@ ArgumentValue command_line_value(const Option& option) {
   const bool is_text = argument != nullptr && (std::holds_alternative<ArgumentField<std::string>>(argument->member) ||
                                                std::holds_alternative<EnumField<std::string>>(argument->member));
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
-  return {.text = *option.value};
+  const bool is_mapping =
+      argument != nullptr && std::holds_alternative<ArgumentField<std::map<std::string, std::string>>>(argument->member);
+  return is_mapping ? mapping_of(*option.value) : ArgumentValue{.text = *option.value};
 }
 
 void take_switch(const Option& option, CommandLine* line, Problems* problems) {
