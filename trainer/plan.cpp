@@ -15,6 +15,7 @@
 #include "core/mesh/initialize_args.h"
 #include "core/models/parameter_plan.h"
 #include "core/schedule/step_schedule.h"
+#include "trainer/arguments/relations.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/checkpoint/resume_check.h"
 #include "trainer/checkpoint/training_state.h"
@@ -429,8 +430,10 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.data = data;
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
+  if (reads_files) check_training_data(arguments);
   plan.train_data = open_train_data(arguments, data, std::move(sets.train), sets.collator);
   plan.eval_sets = open_eval_sets(arguments, data, std::move(sets.eval), sets.collator);
+  if (plan.eval_sets.empty()) plan.arguments.evaluation.strategy = IntervalStrategy::no;
   plan.test_data =
       open_part(arguments, evaluation_arguments(arguments, data, DataPart::test), arguments.evaluation.test_data,
                 arguments.evaluation.test_blend, std::move(sets.test), sets.collator);

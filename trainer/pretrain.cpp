@@ -160,6 +160,7 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   StopRequest stop(StopRequest::Phase::start_up, arguments.saving.exit_signal_grace);
   const JobEnvironment environment = read_job_environment();
   const int64_t full = full_world();
+  arguments.has_datasets = providers.datasets != nullptr;
   check_arguments(arguments, full > 0 ? full : environment.world);
   arguments = resolve_arguments(arguments, full > 0 ? full : environment.world);
   if (full > 0) keep_global_batch(&arguments, full, environment.world);

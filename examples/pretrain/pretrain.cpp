@@ -211,7 +211,7 @@ int main(int argc, char** argv) {
                         .forward_step_func = forward_step,
                         .process_non_loss_data_func = process_non_loss_data,
                         .extra_args_provider = extra_args_provider,
-                        .args_defaults = {{"train_data", "counting"}, {"eval_data", "counting"}},  // made above
+                        .args_defaults = {{"eval_steps", "10"}},
                         .store = store,
                         .inprocess = hooks(environment.rank),
                         .compute_metrics = compute_metrics});

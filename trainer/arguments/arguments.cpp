@@ -282,6 +282,18 @@ std::vector<Option> split_options(std::span<const std::string> args, const Extra
   return options;
 }
 
+// Returns name=value pairs, separated by commas, as a mapping; other text unchanged.
+ArgumentValue mapping_of(const std::string& text) {
+  ArgumentValue mapping{.form = ArgumentValue::Form::mapping};
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size()), equals = text.find('=', begin);
+    if (equals == begin || equals >= end) return {.text = text};
+    mapping.pairs.emplace_back(text.substr(begin, equals - begin), text.substr(equals + 1, end - equals - 1));
+    begin = end + 1;
+  }
+  return mapping;
+}
+
 ArgumentValue command_line_value(const Option& option) {
   if (!option.value) return {.text = "true"};
   if (!option.more.empty()) {
@@ -298,6 +310,9 @@ ArgumentValue command_line_value(const Option& option) {
                            : foreign != nullptr && std::holds_alternative<DescribesModel>(foreign->meaning);
   const bool is_quoted = option.value->size() > 1 && option.value->front() == '\'' && option.value->back() == '\'';
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
+  const bool is_mapping =
+      argument != nullptr && std::holds_alternative<ArgumentField<std::map<std::string, std::string>>>(argument->member);
+  if (is_mapping) return mapping_of(*option.value);
   // Scripts that keep '99,1,0' in an array pass the quotes on.
   return {.text = is_quoted ? option.value->substr(1, option.value->size() - 2) : *option.value};
 }

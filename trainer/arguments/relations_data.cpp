@@ -8,13 +8,17 @@
 #include "trainer/data/sources/split.h"
 
 namespace concord {
+
+void check_training_data(const TrainingArguments& a) {
+  if (!a.data.path.empty() || !a.data.blend.empty() || !a.dataset.name.empty()) return;
+  throw ConfigError("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
+}
+
 namespace {
 
 void check_sources(const TrainingArguments& a, Problems* problems) {
   const EvaluationArguments& evaluation = a.evaluation;
-  if (a.data.path.empty() && a.data.blend.empty() && a.dataset.name.empty()) {
-    problems->add("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
-  }
+  if (!a.has_datasets) problems->collect([&] { check_training_data(a); });
   const auto exclude = [&](bool first, bool second, const char* names) {
     if (first && second) problems->add(fmt::format("{} are both given; give only one of them", names));
   };

@@ -1,6 +1,7 @@
 #include "trainer/arguments/table.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "core/base/nearest_name.h"
@@ -81,6 +82,17 @@ std::vector<std::string> input_paths(const TrainingArguments& arguments) {
 }
 
 std::string nearest_argument(std::string_view name) {
+  constexpr std::array<std::array<std::string_view, 2>, 7> kAbbreviations = {
+      {{"tp", "tensor_model_parallel_size"},
+       {"pp", "pipeline_model_parallel_size"},
+       {"vpp", "virtual_pipeline_model_parallel_size"},
+       {"cp", "context_parallel_size"},
+       {"ep", "expert_model_parallel_size"},
+       {"etp", "expert_tensor_parallel_size"},
+       {"batch_size", "per_device_train_batch_size"}}};
+  for (const auto& [abbreviation, meant] : kAbbreviations) {
+    if (name == abbreviation) return std::string(meant);
+  }
   std::vector<std::string_view> known;
   for (const Argument* argument : all_arguments()) known.push_back(argument->name);
   return nearest_name(name, known);

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 
 #include "core/base/bytes_text.h"
 #include "trainer/cli/platforms.h"
+#include "trainer/cli/rank_command.h"
 #include "trainer/program_path.h"
 
 namespace concord {
@@ -86,6 +88,11 @@ Finding judge_open_files() {
   return {Kind::problem, "open files", found, "large jobs need more; run ulimit -n 65536"};
 }
 
+bool imports(const std::string& python, const std::string& module) {
+  const std::string command = shell_command({python, "-c", "import " + module}) + " >/dev/null 2>&1";
+  return std::system(command.c_str()) == 0;
+}
+
 constexpr const char* mark(Kind kind) { return kind == Kind::fine ? "ok  " : kind == Kind::note ? "note" : "BAD "; }
 
 void print_text(const std::vector<Finding>& findings) {
@@ -143,6 +150,16 @@ Finding judge_cores(int allowed, int present) {
           "processes share a core; use --nproc 1, or allow more cores (taskset, docker --cpus)"};
 }
 
+Finding judge_python(const std::string& python, bool has_tokenizers, bool has_jinja) {
+  if (has_tokenizers && has_jinja) return {Kind::fine, "Python", python + " has tokenizers and jinja2", ""};
+  const char* const missing =
+      has_jinja ? "tokenizers" : has_tokenizers ? "jinja2" : "tokenizers and jinja2";
+  return {Kind::note, "Python", fmt::format("{} does not have {}", python, missing),
+          fmt::format("a tokenizer.json needs tokenizers, chat templates need jinja2: {} -m pip install tokenizers jinja2, "
+                      "or set CONCORD_PYTHON to another Python",
+                      python)};
+}
+
 std::vector<Finding> examine_machine() {
   std::vector<Finding> findings = examine_plugins();
   findings.push_back(judge_cores(cores_allowed(), static_cast<int>(std::thread::hardware_concurrency())));
@@ -153,7 +170,9 @@ std::vector<Finding> examine_machine() {
   const FolderSpace disk = space_in(here);
   findings.push_back(judge_disk(here, disk.free, disk.writable));
   findings.push_back(judge_open_files());
-  findings.push_back({Kind::fine, "Python", "needed only to tokenize text with a tokenizer.json", ""});
+  const char* const given = std::getenv("CONCORD_PYTHON");
+  const std::string python = given != nullptr && *given != '\0' ? given : "python3";
+  findings.push_back(judge_python(python, imports(python, "tokenizers"), imports(python, "jinja2")));
   return findings;
 }
 

@@ -28,5 +28,6 @@ Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writab
 Finding judge_memory(int64_t total_bytes, int64_t available_bytes);
 Finding judge_disk(const std::string& folder, int64_t free_bytes, bool writable);
 Finding judge_cores(int allowed, int present);
+Finding judge_python(const std::string& python, bool has_tokenizers, bool has_jinja);
 
 }  // namespace concord

@@ -254,6 +254,9 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
 ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
                                std::vector<std::string> notes, std::vector<std::unique_ptr<Tracker>> trackers)
     : report_(describe(plan, job, first_step, terminal), std::move(trackers)), notes_(std::move(notes)) {
+  const std::string_view why_slow = job.platform().capability_note(CONCORD_CAP_TORCH_BF16);
+  if (plan.arguments.precision.bf16 && job.platform().capability(CONCORD_CAP_TORCH_BF16) == 0 && !why_slow.empty())
+    notes_.push_back(fmt::format("{}; set bf16: false", why_slow));
   replace_file(plan.arguments.output.dir + "/training_args.yaml", to_yaml(plan.arguments));
 }
 
