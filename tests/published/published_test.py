@@ -98,7 +98,6 @@ TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|i
 ADDED = {
     "LLaMA-Factory/examples/accelerate": ["--model", "qwen2", "--train_data", "tokens"],
     "LLaMA-Factory/examples/deepspeed": ["--model", "qwen2", "--train_data", "tokens"],
-    "ROLL/examples/dpo_examples": ["--stage", "dpo", "--model", "qwen2", "--train_data", "pairs.jsonl"],
     "ROLL/examples/qwen2.5-7B-rlvr_megatron": ["--model", "qwen2", "--train_data", "chats.jsonl"],
     "torchtitan/torchtitan/models/deepseek_v3": ["--model_config", "deepseek_v3.json", "--train_data", "tokens"],
     "torchtitan/torchtitan/models/gpt_oss": ["--model_config", "gpt_oss.json", "--train_data", "tokens"],
@@ -272,6 +271,10 @@ DATA_SETS = {
 }
 
 
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def write_data_sets(folder, names):
     info, folder = {}, folder / "data"
     folder.mkdir()
@@ -283,12 +286,12 @@ def write_data_sets(folder, names):
 
 
 class Inputs:
-    """The files that published ones refer to, in a folder for LLaMA-Factory and one for all others."""
+    """The files that published ones refer to, in folders for LLaMA-Factory, ROLL and all others."""
 
     def __init__(self, root, files):
-        self.factory, self.others = root / "factory", root / "others"
-        self.factory.mkdir(parents=True)
-        self.others.mkdir()
+        self.factory, self.roll, self.others = root / "factory", root / "roll", root / "others"
+        for folder in (self.factory, self.roll, self.others):
+            folder.mkdir(parents=True)
         settings = [each.settings() for each in files if each.program == "llamafactory"]
         for model in sorted({each["model_name_or_path"] for each in settings}):
             write_model(self.factory / model, model)
@@ -300,7 +303,15 @@ class Inputs:
         for name, text in {name: text for each in files for name, text in each.content.get("files", {}).items()}.items():
             (self.factory / name).parent.mkdir(parents=True, exist_ok=True)
             (self.factory / name).write_text(text)
+        self.write_roll([each.settings() for each in files if each.program == "roll"])
         self.write_others()
+
+    def write_roll(self, settings):
+        for model in sorted({each.get("pretrain", "qwen2") for each in settings}):
+            write_model(self.roll / model, "Qwen2" if model == "qwen2" else model)
+        (self.roll / "data").mkdir()
+        (self.roll / "data" / "comparison_gpt4_data_zh.json").write_text(json.dumps(PAIRS))
+        write_rows(self.roll / "chats.jsonl", CHATS)
 
     def write_others(self):
         folder = self.others
@@ -314,11 +325,12 @@ class Inputs:
             config = transformers.AutoConfig.for_model(family, **SHAPE | shape)
             (folder / f"{name}.json").write_text(config.to_json_string(use_diff=False))
         for name, rows in (("texts", TEXTS), ("chats", CHATS), ("pairs", PAIRS)):
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            write_rows(folder / f"{name}.jsonl", rows)
 
     def enter(self, published, folder):
         """Makes the inputs of |published| appear in |folder|."""
-        for entry in (self.factory if published.program == "llamafactory" else self.others).iterdir():
+        folders = {"llamafactory": self.factory, "roll": self.roll}
+        for entry in folders.get(published.program, self.others).iterdir():
             (folder / entry.name).symlink_to(entry)
 
 
