@@ -1,6 +1,7 @@
 #include "trainer/parameter_groups.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -27,6 +28,16 @@ int64_t matches(const std::regex& regex, const std::vector<std::string>& names) 
 
 bool is_matched(const std::regex& regex, const ShardSpec& parameter) {
   return std::regex_search(parameter.name, regex) || matches(regex, tensor_names(parameter)) > 0;
+}
+
+// |text| as a regular expression that matches itself.
+std::string literal(const std::string& text) {
+  std::string pattern;
+  for (const char each : text) {
+    if (std::string_view(".[]{}()\\*+?^$|").find(each) != std::string_view::npos) pattern += '\\';
+    pattern += each;
+  }
+  return pattern;
 }
 
 bool is_output(const ShardSpec& parameter) { return parameter.name.starts_with("lm_head"); }
@@ -73,6 +84,22 @@ std::vector<std::pair<std::string, double>> group_learning_rates(const GroupArgu
   for (const auto& [pattern, multiplier] : arguments.lr_mult_pattern)
     rates.emplace_back("learning_rate/" + pattern, lr * std::stod(multiplier));
   return rates;
+}
+
+std::string frozen_pattern(const FinetuningArguments& arguments, int64_t layers) {
+  const int64_t count = std::abs(arguments.trainable_layers);
+  if (count < 1 || count > layers) {
+    throw ConfigError(
+        fmt::format("freeze_trainable_layers is {}, but the model has {} layers", arguments.trainable_layers, layers));
+  }
+  const int64_t first = arguments.trainable_layers > 0 ? layers - count : 0;
+  std::vector<std::string> numbers, modules;
+  for (int64_t layer = first; layer < first + count; ++layer) numbers.push_back(std::to_string(layer));
+  for (const std::string& module : arguments.trainable_modules)
+    modules.push_back(module == "all" ? "" : literal(module));
+  std::string trained = fmt::format("layers\\.({})\\.({})", fmt::join(numbers, "|"), fmt::join(modules, "|"));
+  for (const std::string& module : arguments.extra_modules) trained += "|" + literal(module);
+  return fmt::format("^(?!.*({}))", trained);
 }
 
 ParameterGroups::ParameterGroups(const GroupArguments& arguments)
@@ -137,8 +164,8 @@ void ParameterGroups::check(const ModelConfig& config, const std::vector<StageLa
     }
     for (const ParameterPlan& plan : own) {
       if (adapter == nullptr || plan.adapter || !freezes(plan.spec)) continue;
-      throw ConfigError(fmt::format("freeze matches {}, which modules_to_save trains; remove it from one of them",
-                                    plan.spec.name));
+      throw ConfigError(
+          fmt::format("freeze matches {}, which modules_to_save trains; remove it from one of them", plan.spec.name));
     }
     all.insert(all.end(), own.begin(), own.end());
   }

@@ -23,6 +23,11 @@ namespace concord {
 std::vector<std::pair<std::string, double>> group_learning_rates(const GroupArguments& arguments, double lr,
                                                                  double decoupled_lr);
 
+// Returns the pattern of the parameters that finetuning_type freeze does not train in a model of |layers| layers: all
+// whose names contain neither a trained module of a trained layer nor an extra module. Throws ConfigError if there are
+// fewer layers.
+std::string frozen_pattern(const FinetuningArguments& arguments, int64_t layers);
+
 class ParameterGroups {
  public:
   // Throws ConfigError for patterns that are not regular expressions, and values that are not numbers >= 0.

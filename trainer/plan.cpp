@@ -413,6 +413,11 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.arguments = arguments;
   plan_adapter(&plan);
   plan.config = model_config_of(plan.arguments);
+  if (plan.arguments.finetuning.type == FinetuningType::freeze) {
+    const std::string frozen = frozen_pattern(plan.arguments.finetuning, plan.config.num_hidden_layers);
+    std::vector<std::string>& freeze = plan.arguments.groups.freeze;
+    if (std::ranges::find(freeze, frozen) == freeze.end()) freeze.push_back(frozen);
+  }
   if (plan.adapter) plan.adapter = adapter_for(plan.config, *plan.adapter);
   if (!arguments.preference.ref_model.empty()) check_reference(arguments.preference.ref_model, plan.config);
   plan.schedule = step_schedule(schedule_request(arguments));

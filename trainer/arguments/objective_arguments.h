@@ -11,9 +11,9 @@
 
 namespace concord {
 
-enum class FinetuningType { full, lora };  // lora: an adapter on frozen weights
+enum class FinetuningType { full, lora, freeze };  // lora: an adapter on frozen weights
 template <>
-inline constexpr std::string_view kEnumNames<FinetuningType>[] = {"full", "lora"};
+inline constexpr std::string_view kEnumNames<FinetuningType>[] = {"full", "lora", "freeze"};
 
 enum class TrainingStage { pt, sft, dpo, rm };  // pt and sft: tokens, by the data; dpo: preferences; rm: a reward model
 template <>
@@ -31,7 +31,7 @@ struct ModelSource {
   bool operator==(const ModelSource&) const = default;
 };
 
-// Which weights are trained: all, or an adapter.
+// Which weights are trained: all, an adapter, or some layers.
 struct FinetuningArguments {
   FinetuningType type = FinetuningType::full;        // finetuning_type
   int64_t rank = 8;                                  // lora_rank
@@ -47,6 +47,9 @@ struct FinetuningArguments {
   // last one with its own settings, or with new_adapter (create_new_adapter) merges it too and trains a new one.
   std::string adapter;
   bool new_adapter = false;
+  int64_t trainable_layers = 2;                            // freeze_trainable_layers: the last ones; below 0: the first
+  std::vector<std::string> trainable_modules = {"all"};    // freeze_trainable_modules: parts of their names
+  std::vector<std::string> extra_modules = {};             // freeze_extra_modules: parts of names outside the layers
   int64_t quantization_bit = 0;  // 4: frozen weights of linear layers are held in nf4
 
   bool is_lora() const { return type == FinetuningType::lora; }

@@ -337,6 +337,12 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
   same({"--head_lr_mult", "0.25", "--weight_decay_mult_pattern", "{mlp: 0.5}"},
        {"--lr_mult_pattern", "{lm_head: 0.25}", "--weight_decay", "0.05", "--weight_decay_mult_pattern",
         "{embed_tokens|lm_head|self_attn: 2}"});
+  const Args some_layers = {"--finetuning_type", "freeze", "--freeze_trainable_layers"};
+  same(some_layers + Args{"1", "--freeze_extra_modules", "lm_head"},
+       {"--freeze", "embed_tokens,layers\\.[0-2]\\.,^model\\.norm"});
+  same(some_layers + Args{"-2", "--freeze_trainable_modules", "mlp"},
+       {"--freeze", "embed_tokens,layers\\.[23]\\.,norm,self_attn,lm_head"});
+  EXPECT_THAT(refusal(some_layers + Args{"5"}), HasSubstr("freeze_trainable_layers is 5, but the model has 4 layers"));
   EXPECT_THAT(refusal({"--freeze", "nothing"}), HasSubstr("'nothing' matches no parameter"));
   EXPECT_THAT(refusal({"--freeze", "q_proj"}), HasSubstr("matches only some of the 3 tensors"));
   EXPECT_THAT(refusal({"--freeze", "."}), HasSubstr("leaves nothing to train"));
