@@ -3,8 +3,8 @@
 settings/ has the files (make.py extracts them). Each is read in a folder in which its paths exist: tiny random models
 under the names of the published ones, generated data, a tokenizer. `--print_config` accepts the file as published, or
 rejects it for the names that expected.json lists. A file that is accepted trains for 2 steps, with the sizes of CUT or
-OVERRIDES, and has finite losses. A file in NATIVE has the losses, gradient norms, learning rates and final weights of a
-run with Concord's own settings, bit for bit. Exit code 77: a package is missing, nothing was tested.
+OVERRIDES, and has finite losses. A file in NATIVE has the settings, losses, gradient norms, learning rates and weights of
+a run with Concord's own names, bit for bit. Exit code 77: a package is missing, nothing was tested.
 """
 
 import concurrent.futures
@@ -98,7 +98,6 @@ TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|i
 ADDED = {
     "LLaMA-Factory/examples/accelerate": ["--model", "qwen2", "--train_data", "tokens"],
     "LLaMA-Factory/examples/deepspeed": ["--model", "qwen2", "--train_data", "tokens"],
-    "ROLL/examples/dpo_examples": ["--stage", "dpo", "--model", "qwen2", "--train_data", "pairs.jsonl"],
     "ROLL/examples/qwen2.5-7B-rlvr_megatron": ["--model", "qwen2", "--train_data", "chats.jsonl"],
     "torchtitan/torchtitan/models/deepseek_v3": ["--model_config", "deepseek_v3.json", "--train_data", "tokens"],
     "torchtitan/torchtitan/models/gpt_oss": ["--model_config", "gpt_oss.json", "--train_data", "tokens"],
@@ -120,13 +119,15 @@ ADDED_TO_MEGATRON = [
     ({"--log-interval"}, ["--log-interval", "1"]),
 ]
 
-# Concord's own settings that mean the same as a file, without those that are cut.
+# The same settings with Concord's own names, without those that are cut.
 NATIVE = {
+    "LLaMA-Factory/examples/accelerate/fsdp_config_offload.yaml":
+        "--model qwen2 --train_data tokens --bf16 --use_distributed_optimizer --optimizer_cpu_offload",
     "LLaMA-Factory/examples/deepspeed/ds_z3_config.json":
         "--model qwen2 --train_data tokens --use_distributed_optimizer",
     "LLaMA-Factory/examples/megatron/qwen3_moe_full.yaml":
         "--model Qwen/Qwen3-30B-A3B-Instruct-2507 --stage sft --finetuning_type full --dataset alpaca_en_demo --dataset_dir data"
-        " --learning_rate 3e-6 --lr_scheduler_type constant --num_train_epochs 2 --bf16 --pipeline_model_parallel_size 2"
+        " --learning_rate 3e-6 --lr_scheduler_type constant --num_train_epochs 2 --bf16 --save_steps 100 --pipeline_model_parallel_size 2"
         " --use_distributed_optimizer --overlap_param_gather --overlap_grad_reduce --recompute_granularity full",
     "LLaMA-Factory/examples/train_full/qwen3_full_sft.yaml":
         "--model Qwen/Qwen3-4B-Instruct-2507 --stage sft --finetuning_type full --dataset identity,alpaca_en_demo --dataset_dir data"
@@ -146,9 +147,13 @@ NATIVE = {
         " --overlap_param_gather --overlap_grad_reduce --pipeline_model_parallel_size 2 --eval_iters 1 --eval_steps 2",
     "Megatron-LM/examples/post_training/modelopt/conf/Qwen/Qwen3-0.6B.sh":
         "--model_config megatron_qwen3.json --train_data data --max_steps 2 --bf16",
+    "ROLL/examples/qwen2.5-7B-rlvr_megatron/rlvr_config.yaml":
+        "--model qwen2 --train_data chats.jsonl --learning_rate 1e-6 --weight_decay 0 --warmup_steps 20 --num_train_epochs 50"
+        " --use_distributed_optimizer --recompute_granularity full",
     "torchtitan/torchtitan/models/llama3/train_configs/llama3_8b.toml":
         "--model_config llama.json --train_data tokens --optimizer adam --learning_rate 3e-4 --adam_epsilon 1e-8"
-        " --lr_scheduler_type linear --warmup_steps 200 --max_grad_norm 1.0 --max_steps 1000",
+        " --lr_scheduler_type linear --warmup_steps 200 --max_grad_norm 1.0 --max_steps 1000"
+        " --eval_steps 500 --recompute_granularity selective",
     "transformers/src/transformers/training_args.py":
         "--model qwen2 --train_data tokens --optimizer adam --learning_rate 5e-5 --lr_scheduler_type linear --warmup_steps 0"
         " --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --seed 42",
@@ -272,6 +277,10 @@ DATA_SETS = {
 }
 
 
+def write_rows(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def write_data_sets(folder, names):
     info, folder = {}, folder / "data"
     folder.mkdir()
@@ -283,12 +292,12 @@ def write_data_sets(folder, names):
 
 
 class Inputs:
-    """The files that published ones refer to, in a folder for LLaMA-Factory and one for all others."""
+    """The files that published ones refer to, in folders for LLaMA-Factory, ROLL and all others."""
 
     def __init__(self, root, files):
-        self.factory, self.others = root / "factory", root / "others"
-        self.factory.mkdir(parents=True)
-        self.others.mkdir()
+        self.factory, self.roll, self.others = root / "factory", root / "roll", root / "others"
+        for folder in (self.factory, self.roll, self.others):
+            folder.mkdir(parents=True)
         settings = [each.settings() for each in files if each.program == "llamafactory"]
         for model in sorted({each["model_name_or_path"] for each in settings}):
             write_model(self.factory / model, model)
@@ -300,7 +309,15 @@ class Inputs:
         for name, text in {name: text for each in files for name, text in each.content.get("files", {}).items()}.items():
             (self.factory / name).parent.mkdir(parents=True, exist_ok=True)
             (self.factory / name).write_text(text)
+        self.write_roll([each.settings() for each in files if each.program == "roll"])
         self.write_others()
+
+    def write_roll(self, settings):
+        for model in sorted({each.get("pretrain", "qwen2") for each in settings}):
+            write_model(self.roll / model, "Qwen2" if model == "qwen2" else model)
+        (self.roll / "data").mkdir()
+        (self.roll / "data" / "comparison_gpt4_data_zh.json").write_text(json.dumps(PAIRS))
+        write_rows(self.roll / "chats.jsonl", CHATS)
 
     def write_others(self):
         folder = self.others
@@ -314,11 +331,12 @@ class Inputs:
             config = transformers.AutoConfig.for_model(family, **SHAPE | shape)
             (folder / f"{name}.json").write_text(config.to_json_string(use_diff=False))
         for name, rows in (("texts", TEXTS), ("chats", CHATS), ("pairs", PAIRS)):
-            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            write_rows(folder / f"{name}.jsonl", rows)
 
     def enter(self, published, folder):
         """Makes the inputs of |published| appear in |folder|."""
-        for entry in (self.factory if published.program == "llamafactory" else self.others).iterdir():
+        folders = {"llamafactory": self.factory, "roll": self.roll}
+        for entry in folders.get(published.program, self.others).iterdir():
             (folder / entry.name).symlink_to(entry)
 
 
@@ -400,6 +418,12 @@ def steps_of(folder):
     return [tuple(line[name] for name in ("loss", "grad_norm", "learning_rate")) for line in lines if "loss" in line]
 
 
+def settings_of(folder):
+    """Lines of the settings that a run has written, except that of its folder."""
+    lines = (folder / "training_args.yaml").read_text().splitlines()
+    return [line for line in lines if not line.startswith("output_dir:")]
+
+
 def result_of(program, published, folder):
     """Returns what expected.json has for the file, and the output folder if the file trains."""
     words = published_words(published, folder)
@@ -416,6 +440,9 @@ def compare_with_native(program, published, output, folder):
     ranks = str(world(cut_layout(layout(published))))
     done = run(program, [*NATIVE[published.name].split(), *OVERRIDES, "--nproc", ranks, "--output_dir", "native"], folder)
     assert done.returncode == 0, done.stderr
+    if published.kind != "words":  # command lines are cut by CUT instead
+        differences = set(settings_of(output)) ^ set(settings_of(folder / "native"))
+        assert not differences, "settings differ: " + "; ".join(sorted(differences))
     native = steps_of(folder / "native")
     assert steps_of(output) == native, f"loss, gradient norm, learning rate {steps_of(output)}, with Concord's own settings {native}"
     found, wanted = ({path.relative_to(each): path.read_bytes() for path in each.rglob("*.safetensors")} for each in (output, folder / "native"))
