@@ -68,7 +68,8 @@ void DistributedDataParallel::Reducer::make_buffers(bool one_bucket) {
   std::vector<PlannedParameter> planned;
   for (const Parameter* parameter : parameters_) {
     planned.push_back({parameter->spec.name, parameter->value.numel(), type_of(*parameter), parameter->expert,
-                       parameter->shared_embedding && options.use_distributed_optimizer && layout.pp() > 1});
+                       parameter->shared_embedding && options.use_distributed_optimizer && layout.pp() > 1,
+                       parameter->value.dim() < 2});
   }
   plan_ = plan_buckets(planned, {.dp = layout.dp() * layout.cp(),
                                  .edp = layout.edp(),
