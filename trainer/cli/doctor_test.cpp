@@ -35,6 +35,13 @@ TEST(Doctor, WhatIsEnoughIsFine) {
   EXPECT_EQ(judge_cores(1, 8).kind, Kind::note);
 }
 
+TEST(Doctor, APlatformWithoutChecksIsAProblem) {
+  const std::vector<Finding> findings = examine_platform("nonesuch");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].kind, Kind::problem);
+  EXPECT_THAT(findings[0].found, HasSubstr("libconcorddoctor_nonesuch.so"));
+}
+
 TEST(Doctor, ThisMachineIsExaminedWithoutAnError) {
   const std::vector<Finding> findings = examine_machine();
   EXPECT_GE(findings.size(), 6u);

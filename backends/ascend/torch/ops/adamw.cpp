@@ -4,7 +4,6 @@
 // finite ends there. Other types than fp32 use the reference.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/_fused_adamw.h>
-#include <ATen/ops/as_strided.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "backends/ascend/torch/ops/dispatcher.h"
+#include "backends/ascend/torch/ops/neighbours.h"
 
 namespace concord::ascend::torch_side {
 namespace {
@@ -25,7 +25,7 @@ using MaybeTensor = std::optional<Tensor>;
 
 bool has_kernel() {
   static const bool has = [] {
-    const auto op = find("aten::_fused_adamw_");
+    const auto op = c10::Dispatcher::singleton().findSchema({"aten::_fused_adamw_", ""});
     return op && op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   }();
   return has;
@@ -47,14 +47,6 @@ Tensor update_factor(const Tensor& squares, const MaybeTensor& loss, double max_
 struct Arrays {
   Tensor weights, m, v, values, grads;  // |values| may be undefined
 };
-
-bool follows(const Tensor& first, const Tensor& next) {
-  return !first.defined() ||
-         (first.is_alias_of(next) && next.storage_offset() == first.storage_offset() + first.numel());
-}
-Tensor joined(const Tensor& first, const Tensor& next) {
-  return first.defined() ? at::as_strided(first, {first.numel() + next.numel()}, {1}) : first;
-}
 
 // Up to this many elements, because the scaled gradients take memory: 256 MiB.
 constexpr int64_t kMaxElements = int64_t{1} << 26;

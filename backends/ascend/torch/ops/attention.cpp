@@ -119,11 +119,11 @@ struct Statistics {
 };
 
 const std::optional<c10::OperatorHandle>& fused_forward() {
-  static const auto op = find("npu::npu_fusion_attention");
+  static const auto op = find("npu_fusion_attention");
   return op;
 }
 const std::optional<c10::OperatorHandle>& fused_backward() {
-  static const auto op = find("npu::npu_fusion_attention_grad");
+  static const auto op = find("npu_fusion_attention_grad");
   return op;
 }
 

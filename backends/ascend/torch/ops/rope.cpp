@@ -95,7 +95,7 @@ FactorCache& factor_cache() {
 }
 
 const std::optional<c10::OperatorHandle>& rotary_mul() {
-  static const auto op = find("npu::npu_rotary_mul");
+  static const auto op = find("npu_rotary_mul");
   return op;
 }
 
