@@ -36,7 +36,7 @@ struct Reading {
   TrainingArguments* arguments;
   ExtraArguments* extra = nullptr;  // null: none
   std::vector<std::string> given = {};
-  size_t given_in_file = 0;  // how many of them
+  size_t given_in_file = 0;                  // how many of them
   std::set<const Argument*> below_one = {};  // the arguments of that column that were set so
   Problems problems = {};
   std::map<std::string_view, std::vector<std::string>> ignored = {};  // by reason
@@ -310,8 +310,8 @@ ArgumentValue command_line_value(const Option& option) {
                            : foreign != nullptr && std::holds_alternative<DescribesModel>(foreign->meaning);
   const bool is_quoted = option.value->size() > 1 && option.value->front() == '\'' && option.value->back() == '\'';
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
-  const bool is_mapping =
-      argument != nullptr && std::holds_alternative<ArgumentField<std::map<std::string, std::string>>>(argument->member);
+  const bool is_mapping = argument != nullptr &&
+                          std::holds_alternative<ArgumentField<std::map<std::string, std::string>>>(argument->member);
   if (is_mapping) return mapping_of(*option.value);
   // Scripts that keep '99,1,0' in an array pass the quotes on.
   return {.text = is_quoted ? option.value->substr(1, option.value->size() - 2) : *option.value};

@@ -48,10 +48,10 @@ struct FinetuningArguments {
   // last one with its own settings, or with new_adapter (create_new_adapter) merges it too and trains a new one.
   std::string adapter;
   bool new_adapter = false;
-  int64_t trainable_layers = 2;                            // freeze_trainable_layers: the last ones; below 0: the first
-  std::vector<std::string> trainable_modules = {"all"};    // freeze_trainable_modules: parts of their names
-  std::vector<std::string> extra_modules = {};             // freeze_extra_modules: parts of names outside the layers
-  int64_t quantization_bit = 0;  // 4: frozen weights of linear layers are held in nf4
+  int64_t trainable_layers = 2;                          // freeze_trainable_layers: the last ones; below 0: the first
+  std::vector<std::string> trainable_modules = {"all"};  // freeze_trainable_modules: parts of their names
+  std::vector<std::string> extra_modules = {};           // freeze_extra_modules: parts of names outside the layers
+  int64_t quantization_bit = 0;                          // 4: frozen weights of linear layers are held in nf4
 
   bool is_lora() const { return type == FinetuningType::lora; }
   bool operator==(const FinetuningArguments&) const = default;

@@ -15,6 +15,9 @@
 #include <thread>
 
 #include "core/base/bytes_text.h"
+#include "platform/abi/doctor.h"
+#include "platform/loader/dynamic_library.h"
+#include "platform/loader/search_path.h"
 #include "trainer/cli/platforms.h"
 #include "trainer/cli/rank_command.h"
 #include "trainer/program_path.h"
@@ -72,6 +75,13 @@ std::vector<Finding> examine_plugins() {
     findings.push_back(judge_plugin(candidate, platforms));
   }
   return findings;
+}
+
+void add_finding(void* findings, int32_t kind, const char* topic, const char* found, const char* advice) {
+  const Kind judged = kind == CONCORD_FINDING_FINE   ? Kind::fine
+                      : kind == CONCORD_FINDING_NOTE ? Kind::note
+                                                     : Kind::problem;
+  static_cast<std::vector<Finding>*>(findings)->push_back({judged, topic, found, advice});
 }
 
 int cores_allowed() {
@@ -152,12 +162,12 @@ Finding judge_cores(int allowed, int present) {
 
 Finding judge_python(const std::string& python, bool has_tokenizers, bool has_jinja) {
   if (has_tokenizers && has_jinja) return {Kind::fine, "Python", python + " has tokenizers and jinja2", ""};
-  const char* const missing =
-      has_jinja ? "tokenizers" : has_tokenizers ? "jinja2" : "tokenizers and jinja2";
-  return {Kind::note, "Python", fmt::format("{} does not have {}", python, missing),
-          fmt::format("a tokenizer.json needs tokenizers, chat templates need jinja2: {} -m pip install tokenizers jinja2, "
-                      "or set CONCORD_PYTHON to another Python",
-                      python)};
+  const char* const missing = has_jinja ? "tokenizers" : has_tokenizers ? "jinja2" : "tokenizers and jinja2";
+  return {
+      Kind::note, "Python", fmt::format("{} does not have {}", python, missing),
+      fmt::format("a tokenizer.json needs tokenizers, chat templates need jinja2: {} -m pip install tokenizers jinja2, "
+                  "or set CONCORD_PYTHON to another Python",
+                  python)};
 }
 
 std::vector<Finding> examine_machine() {
@@ -176,13 +186,32 @@ std::vector<Finding> examine_machine() {
   return findings;
 }
 
+std::vector<Finding> examine_platform(const std::string& name) {
+  std::vector<Finding> findings;
+  std::string places;
+  for (const loader::Folder& folder : loader::plugin_folders()) {
+    const std::filesystem::path file = std::filesystem::path(folder.path) / ("libconcorddoctor_" + name + ".so");
+    places += (places.empty() ? "" : ", ") + file.string();
+    if (!std::filesystem::exists(file)) continue;
+    const auto examine = reinterpret_cast<concord_doctor_examine_function*>(
+        loader::DynamicLibrary::open(file.string()).symbol("concord_doctor_examine"));
+    if (examine == nullptr) continue;
+    examine(&add_finding, &findings);
+    return findings;
+  }
+  return {{Kind::problem, "platform " + name, "has no checks: tried " + places,
+           "see `concord platforms` for its plugin and what it lacks"}};
+}
+
 void add_doctor_command(CLI::App* program, int* exit_code) {
   const auto as_json = std::make_shared<bool>(false);
+  const auto platform = std::make_shared<std::string>();
   CLI::App* app = program->add_subcommand("doctor", "check this machine and recommend what to do about each finding");
   app->footer("Exit codes: 0 no problems, 1 problems found, 2 wrong usage.");
   app->add_flag("--json", *as_json, "one JSON document on standard output and nothing else there");
-  app->callback([as_json, exit_code] {
-    const std::vector<Finding> findings = examine_machine();
+  app->add_option("--platform", *platform, "check the vendor's software of this platform instead: ascend");
+  app->callback([as_json, platform, exit_code] {
+    const std::vector<Finding> findings = platform->empty() ? examine_machine() : examine_platform(*platform);
     *as_json ? print_json(findings) : print_text(findings);
     for (const Finding& finding : findings) {
       if (finding.kind == Kind::problem) *exit_code = 1;

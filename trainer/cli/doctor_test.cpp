@@ -44,6 +44,13 @@ TEST(Doctor, APythonWithoutAModuleIsNamedWithTheCommandThatInstallsIt) {
   EXPECT_EQ(judge_python("python3", false, false).found, "python3 does not have tokenizers and jinja2");
 }
 
+TEST(Doctor, APlatformWithoutChecksIsAProblem) {
+  const std::vector<Finding> findings = examine_platform("nonesuch");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].kind, Kind::problem);
+  EXPECT_THAT(findings[0].found, HasSubstr("libconcorddoctor_nonesuch.so"));
+}
+
 TEST(Doctor, ThisMachineIsExaminedWithoutAnError) {
   const std::vector<Finding> findings = examine_machine();
   EXPECT_GE(findings.size(), 6u);
