@@ -166,7 +166,7 @@ RunDescription description_of(const ReportOptions& given) {
     if (read_yaml(read_if_there(file), file, &arguments).empty()) return run;
     run.configuration = printed_arguments(arguments);
     run.changed = changed_arguments(arguments, 0);
-  } catch (const ConfigError&) {  // of a program with its own arguments, or another version
+  } catch (const ConfigError&) {  // written by another version, or a program that has its own arguments
   }
   return run;
 }

@@ -134,7 +134,6 @@ void add_model_of_trl(ForeignRows& rows) {
       .no_effect("the model's folder says it", {"lora_task_type", "model_revision", "trust_remote_code"})
       .refuse("load_in_8bit", {"false"}, "use quantization_bit: 4, or none")
       .refuse("bnb_4bit_quant_type", {"nf4"}, "4 bits are nf4")
-      .refuse("lora_target_parameters", {}, "use lora_target, which takes names and regular expressions")
       .refuse("model_init_kwargs", {}, "every setting of the model is in its config.json")
       .refuse("router_aux_loss_coef", {"0.001", "0"}, "use moe_aux_loss_coeff")
       .convert("dtype", {"bf16: true or fp16: true, which keep weights in fp32 for the optimizer", dtype_of_model})
