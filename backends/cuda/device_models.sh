@@ -67,7 +67,11 @@ if wants parallel; then
   step parallel 150 "$build/tests/parallel_test"
   step vocab 60 "$build/tests/vocab_cross_entropy_test"
 fi
-if wants hf; then step hf 300 "$build/tests/hf_parity_test"; fi
+if wants hf; then
+  export GTEST_TOTAL_SHARDS=2
+  for shard in 0 1; do step "hf-$shard" 400 env GTEST_SHARD_INDEX=$shard OMP_NUM_THREADS=1 "$build/tests/hf_parity_test"; done
+  unset GTEST_TOTAL_SHARDS
+fi
 if wants train; then
   step train 150 "$build/tests/train_program_parity_test" \
     --gtest_filter='*FullBatches/One:*FullBatches/Dp2:*Uneven*/Tp2Dp2:*Uneven*/Pp2ZeroBubble'

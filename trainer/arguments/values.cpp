@@ -9,6 +9,7 @@
 
 #include "core/base/enum_names.h"
 #include "core/base/quoted.h"
+#include "trainer/arguments/foreign/foreign.h"
 
 namespace concord {
 namespace {

@@ -32,16 +32,16 @@ struct LinearCrossEntropy : ::testing::Test {
     return {.cross_entropy = {.vocabulary = 38, .label_smoothing = 0.1, .z_loss = 0.01, .expected_grad = kGrad},
             .rows = rows};
   }
-  // The results of autograd for the layer and the loss, with |grads| as gradients of the losses.
+  // The results of autograd for the layer and the loss, with |grad_losses| as gradients of the losses.
   struct Expected {
     Tensor losses, x, weight;
   };
-  Expected expected(const Tensor& grads) const {
+  Expected expected(const Tensor& grad_losses) const {
     const Tensor own_x = x.detach().requires_grad_(), own_weight = weight.detach().requires_grad_();
     CrossEntropyOptions options = in_pieces(1).cross_entropy;
     options.expected_grad = 0;
     const Tensor losses = cross_entropy(concord::linear(own_x, own_weight), labels, options);
-    losses.backward(grads);
+    losses.backward(grad_losses);
     return {losses.detach(), own_x.grad(), own_weight.grad()};
   }
   static double off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<double>(); }

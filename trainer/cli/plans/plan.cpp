@@ -9,6 +9,7 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/hub_cache.h"
+#include "trainer/arguments/arguments.h"
 #include "trainer/cli/plans/plan_buckets.h"
 #include "trainer/cli/setting_options.h"
 
