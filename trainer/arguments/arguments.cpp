@@ -378,8 +378,8 @@ ArgumentValue command_line_value(const Option& option) {
   const bool is_text = argument != nullptr && (std::holds_alternative<ArgumentField<std::string>>(argument->member) ||
                                                std::holds_alternative<EnumField<std::string>>(argument->member));
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
-  const bool is_mapping =
-      argument != nullptr && std::holds_alternative<ArgumentField<std::map<std::string, std::string>>>(argument->member);
+  const bool is_mapping = argument != nullptr &&
+                          std::holds_alternative<ArgumentField<std::map<std::string, std::string>>>(argument->member);
   return is_mapping ? mapping_of(*option.value) : ArgumentValue{.text = *option.value};
 }
 

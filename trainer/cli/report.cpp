@@ -50,7 +50,7 @@ void check_report_options(const ReportOptions& given) {
     throw ConfigError(fmt::format("--html writes the page of one run; got {} runs", given.folders.size()));
   if (given.serve && (given.folders.size() != 1 || given.json || !given.html.empty() || !given.svg.empty()))
     throw ConfigError("--serve shows one run, and cannot be combined with --html, --svg or --json");
-  if (given.serve && given.metric != "loss") throw ConfigError("--metric has no effect on --serve, whose page has them all");
+  if (given.serve && given.metric != "loss") throw ConfigError("--metric is not for --serve");
   if (!given.serve && given.port != 0) throw ConfigError("--port is for --serve");
   if (given.json && given.svg == "-")
     throw ConfigError("--json and another document cannot both use standard output; write one to a file");
@@ -165,7 +165,7 @@ RunDescription description_of(const ReportOptions& given) {
     if (read_yaml(read_if_there(file), file, &arguments).empty()) return run;
     run.configuration = printed_arguments(arguments);
     run.changed = changed_arguments(arguments, 0);
-  } catch (const ConfigError&) {  // of a program with its own arguments, or another version
+  } catch (const ConfigError&) {  // written by another version or by a program with its own arguments
   }
   return run;
 }
@@ -183,7 +183,8 @@ void run_report(const ReportOptions& given) {
     return;
   }
   if (!given.svg.empty()) replace_file(given.svg, picture_of(runs, given));
-  std::fputs((given.json ? compared_json(runs, given.metric) + "\n" : compared_text(runs, given.metric)).c_str(), stdout);
+  std::fputs((given.json ? compared_json(runs, given.metric) + "\n" : compared_text(runs, given.metric)).c_str(),
+             stdout);
 }
 
 }  // namespace
@@ -250,8 +251,9 @@ void add_report_command(CLI::App* program) {
       ->required();
   report->add_option("--names", given->names, "names of the runs, separated by commas")->delimiter(',');
   report
-      ->add_option("--metric", given->metric,
-                   "metric to compare and plot: loss, eval_loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
+      ->add_option(
+          "--metric", given->metric,
+          "metric to compare and plot: loss, eval_loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
       ->capture_default_str();
   report->add_option("--over", given->over, "x axis: step or tokens")
       ->check(CLI::IsMember({"step", "tokens"}))

@@ -122,13 +122,10 @@ NamedTexts step_figures(const RunDescription& run, const RunHistory& history) {
 }  // namespace
 
 NamedTexts headline_figures(const RunDescription& run, const RunHistory& history) {
-  NamedTexts size;
-  if (run.parameters > 0) {
-    size = {{"parameters", count_text(static_cast<double>(run.parameters))},
-            {"trained parameters", count_text(static_cast<double>(run.trained_parameters))}};
-  }
   NamedTexts figures = step_figures(run, history);
-  figures.insert(figures.end(), size.begin(), size.end());
+  if (run.parameters > 0) figures.emplace_back("parameters", count_text(static_cast<double>(run.parameters)));
+  if (run.trained_parameters < run.parameters)
+    figures.emplace_back("trained parameters", count_text(static_cast<double>(run.trained_parameters)));
   return figures;
 }
 
@@ -164,7 +161,8 @@ std::string summary_text(const RunDescription& run, const RunHistory& history, c
   if (steps == 0) {
     text += ": no step was done\n";
   } else {
-    text += fmt::format(": {} step{}, {} tokens in {}", steps, steps == 1 ? "" : "s", count_text(tokens), duration_text(seconds));
+    text += fmt::format(": {} step{}, {} tokens in {}", steps, steps == 1 ? "" : "s", count_text(tokens),
+                        duration_text(seconds));
     if (seconds > 0) text += fmt::format(", {} tokens/s", count_text(tokens / seconds));
     if (const std::optional<double> mfu = mean_mfu(history)) text += fmt::format(", MFU {:.1f} %", 100 * *mfu);
     text += fmt::format("\n{}\n", losses_line(run, history, end.unlogged, steps));

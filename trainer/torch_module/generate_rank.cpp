@@ -88,12 +88,9 @@ void print_json(const GenerateArguments& given, const Texts& texts, const std::v
     tokens += results[i].ids.size();
   }
   const nlohmann::ordered_json adapter = given.adapter.empty() ? nullptr : nlohmann::ordered_json(given.adapter);
-  const nlohmann::ordered_json document = {{"model", given.model},
-                                           {"adapter", adapter},
-                                           {"generated", list},
-                                           {"tokens", tokens},
-                                           {"seconds", seconds},
-                                           {"tokens_per_second", static_cast<double>(tokens) / seconds}};
+  const nlohmann::ordered_json document = {
+      {"model", given.model}, {"adapter", adapter}, {"generated", list},
+      {"tokens", tokens},     {"seconds", seconds}, {"tokens_per_second", static_cast<double>(tokens) / seconds}};
   fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -121,7 +118,7 @@ std::optional<std::string> next_message() {
   }
 }
 
-// Answers the messages of standard input, each with all before it, until its end. |tokenizer|: of rank 0.
+// Answers the messages of standard input, each with all before it, until its end. |tokenizer| is null except on rank 0.
 void converse(const GenerateArguments& given, VirtualModels& models, Tokenizer* tokenizer,
               const std::vector<int64_t>& ends, ParallelContext& job) {
   nlohmann::json messages = nlohmann::json::array();
@@ -130,8 +127,8 @@ void converse(const GenerateArguments& given, VirtualModels& models, Tokenizer* 
     const std::optional<std::string> message = job.rank() == 0 ? next_message() : std::nullopt;
     if (message) {
       messages.push_back({{"role", "user"}, {"content", *message}});
-      const std::string text = nlohmann::json{{"messages", messages}}.dump(
-          -1, ' ', false, nlohmann::json::error_handler_t::replace);
+      const std::string text =
+          nlohmann::json{{"messages", messages}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       prompt = encode_prompts({{Prompt::Kind::chat, text}}, tokenizer);
     }
     prompt = from_first_rank(prompt, job);

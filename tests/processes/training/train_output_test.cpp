@@ -186,7 +186,8 @@ TEST_F(TrainOutput, OnlyARunThatCanBeContinuedEndsWithTheCommandThatDoesIt) {
   std::ofstream(path("start.yaml")) << "finetune: true\nno_load_optim: true\n";
   const std::string config = path("start.yaml");
   EXPECT_THAT(command_of({"--config", config, "--exit_interval", "2"}),
-              testing::EndsWith(" --config " + config + " --exit_interval 2 --finetune false --no_load_optim false "
+              testing::EndsWith(" --config " + config +
+                                " --exit_interval 2 --finetune false --no_load_optim false "
                                 "--resume_from_checkpoint true"));
   EXPECT_THAT(command_of({"--nproc", "2"}), HasSubstr(" --nproc 2 --resume_from_checkpoint true"))
       << "refused: the folder holds the run";
@@ -244,7 +245,8 @@ TEST_F(TrainOutput, AConversationIsAnsweredMessageByMessage) {
   const auto document = nlohmann::json::parse(answers({"--prompts", path("whole.jsonl"), "--json"}, ""));
   EXPECT_TRUE(document.at("adapter").is_null());
   EXPECT_EQ(both.substr(first.size()), document["generated"][0]["text"].get<std::string>() + "\n");
-  EXPECT_EQ(answers({"--chat", "--nproc", "2", "--tensor_model_parallel_size", "2"}, "hello there\n\nand then?\n"), both);
+  EXPECT_EQ(answers({"--chat", "--nproc", "2", "--tensor_model_parallel_size", "2"}, "hello there\n\nand then?\n"),
+            both);
 }
 
 // transformers itself on the files of a run: its type, and a tokenizer that gives the tokens of the training.
