@@ -128,8 +128,7 @@ std::string arguments_help(std::string_view group) {
     }
     if (!lines.empty()) text += fmt::format("\n{}\n{}", each.title, lines);
   }
-  if (text.empty())
-    throw ConfigError(fmt::format("no group or argument contains {}; groups:{}", quoted(group), titles));
+  if (text.empty()) throw ConfigError(fmt::format("nothing has {} in its name; groups:{}", quoted(group), titles));
   return text;
 }
 

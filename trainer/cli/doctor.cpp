@@ -163,11 +163,10 @@ Finding judge_cores(int allowed, int present) {
 Finding judge_python(const std::string& python, bool has_tokenizers, bool has_jinja) {
   if (has_tokenizers && has_jinja) return {Kind::fine, "Python", python + " has tokenizers and jinja2", ""};
   const char* const missing = has_jinja ? "tokenizers" : has_tokenizers ? "jinja2" : "tokenizers and jinja2";
-  return {
-      Kind::note, "Python", fmt::format("{} does not have {}", python, missing),
-      fmt::format("a tokenizer.json needs tokenizers, chat templates need jinja2: {} -m pip install tokenizers jinja2, "
-                  "or set CONCORD_PYTHON to another Python",
-                  python)};
+  return {Kind::note, "Python", fmt::format("{} does not have {}", python, missing),
+          fmt::format("text with a tokenizer.json needs tokenizers, chat templates need jinja2: {} -m pip install "
+                      "tokenizers jinja2, or set CONCORD_PYTHON",
+                      python)};
 }
 
 std::vector<Finding> examine_machine() {

@@ -127,8 +127,7 @@ void add_generate_command(CLI::App* program, int* exit_code) {
   app->add_option("--adapter", given->adapter, "folder of an adapter for the model");
   app->add_option("--prompt", given->prompt, "text to continue");
   app->add_option("--prompts", given->prompts, "file with prompts, .jsonl or one per line");
-  app->add_flag("--chat", given->chat,
-                "the prompt is what a user says; the model answers. Without a prompt: a conversation");
+  app->add_flag("--chat", given->chat, "the prompt is a message, which the model answers; without one: a conversation");
   add_settings(app, {{.name = "tokenizer"}, {.name = "chat_template"}}, settings.get());
   add_dtype(app, &given->dtype);
   add_sampling(app, &given->options);

@@ -29,7 +29,7 @@ constexpr std::string_view kOfTheStart[] = {
     "resume_from_checkpoint", "overwrite_output_dir",        "finetune", "no_load_optim", "no_load_rng",
     "ignore_data_skip",       "override_opt_param_scheduler"};
 
-// Returns the name of the option that |word| begins, with '_'; empty if |word| is not an option.
+// Returns the name of the option that |word| begins, with '_'; empty if it begins none.
 std::string option_name(const std::string& word) {
   if (!word.starts_with("--")) return "";
   std::string name = word.substr(2, word.find('=') - 2);

@@ -50,8 +50,7 @@ void check_report_options(const ReportOptions& given) {
     throw ConfigError(fmt::format("--html writes the page of one run; got {} runs", given.folders.size()));
   if (given.serve && (given.folders.size() != 1 || given.json || !given.html.empty() || !given.svg.empty()))
     throw ConfigError("--serve shows one run, and cannot be combined with --html, --svg or --json");
-  if (given.serve && given.metric != "loss")
-    throw ConfigError("--metric has no effect on --serve, whose page has them all");
+  if (given.serve && given.metric != "loss") throw ConfigError("--metric is not for --serve");
   if (!given.serve && given.port != 0) throw ConfigError("--port is for --serve");
   if (given.json && given.svg == "-")
     throw ConfigError("--json and another document cannot both use standard output; write one to a file");
@@ -166,7 +165,7 @@ RunDescription description_of(const ReportOptions& given) {
     if (read_yaml(read_if_there(file), file, &arguments).empty()) return run;
     run.configuration = printed_arguments(arguments);
     run.changed = changed_arguments(arguments, 0);
-  } catch (const ConfigError&) {  // written by another version, or a program that has its own arguments
+  } catch (const ConfigError&) {  // written by another version or by a program with its own arguments
   }
   return run;
 }

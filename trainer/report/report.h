@@ -47,7 +47,7 @@ struct StepReport {
 // The steps after the last logged one.
 struct RecentSteps {
   int64_t steps = 0;
-  double loss = 0;     // last step's; NaN: unknown
+  double loss = 0;     // loss of the last step; NaN: unknown
   int64_t tokens = 0;  // over all ranks
   double seconds = 0;
 };

@@ -122,13 +122,10 @@ NamedTexts step_figures(const RunDescription& run, const RunHistory& history) {
 }  // namespace
 
 NamedTexts headline_figures(const RunDescription& run, const RunHistory& history) {
-  NamedTexts size;
-  if (run.parameters > 0) {
-    size = {{"parameters", count_text(static_cast<double>(run.parameters))},
-            {"trained parameters", count_text(static_cast<double>(run.trained_parameters))}};
-  }
   NamedTexts figures = step_figures(run, history);
-  figures.insert(figures.end(), size.begin(), size.end());
+  if (run.parameters > 0) figures.emplace_back("parameters", count_text(static_cast<double>(run.parameters)));
+  if (run.trained_parameters < run.parameters)
+    figures.emplace_back("trained parameters", count_text(static_cast<double>(run.trained_parameters)));
   return figures;
 }
 

@@ -118,7 +118,7 @@ std::optional<std::string> next_message() {
   }
 }
 
-// Answers the messages of standard input, each with all before it, until its end. Only rank 0 needs |tokenizer|.
+// Answers the messages of standard input, each with all before it, until its end. |tokenizer| is null except on rank 0.
 void converse(const GenerateArguments& given, VirtualModels& models, Tokenizer* tokenizer,
               const std::vector<int64_t>& ends, ParallelContext& job) {
   nlohmann::json messages = nlohmann::json::array();

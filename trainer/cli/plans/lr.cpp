@@ -55,8 +55,8 @@ void run_lr(const LrOptions& given, const TrainingArguments& settings) {
 // The arguments that change the result.
 std::string footer() {
   std::string text =
-      "Arguments of train, from --config FILE and the command line. Required: --max_steps. Others that change the "
-      "rates:\n";
+      "Arguments are those of train, from --config FILE and the command line. --max_steps is required;\n"
+      "others that change the rates:\n";
   for (const char* name :
        {"lr_scheduler_type", "lr_scheduler_kwargs", "learning_rate", "min_lr", "warmup_steps", "warmup_samples",
         "warmup_ratio", "lr_warmup_init", "lr_decay_steps", "lr_decay_samples", "lr_wsd_decay_steps",

@@ -59,8 +59,7 @@ TEST(LrCommand, TakesTheNamesOfTraining) {
     other.parse("lr --max_steps 3 --tp 2 --learning_rat 1");
     ADD_FAILURE() << "neither is an argument";
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(),
-                testing::ContainsRegex("'tp'; did you mean tensor_model_parallel_size.*\n.*'learning_rat'"));
+    EXPECT_THAT(error.what(), testing::ContainsRegex("'tp'; did you mean tensor_model.*\n.*'learning_rat'"));
   }
   CLI::App second;
   add_lr_command(&second);
