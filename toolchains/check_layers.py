@@ -38,7 +38,7 @@ ARROWS = {
     "core/checkpoint": ["core/base", "core/mesh", "core/parallel", "core/safetensors", "core/torch", *PLATFORM],
     "core/models": ["core/base", "core/checkpoint", "core/mesh", "core/ops", "core/parallel", "core/safetensors",
                     "core/schedule", "core/torch", *PLATFORM],
-    "core/data_parallel": ["core/base", "core/mesh", "core/parallel", "core/torch", *PLATFORM],
+    "core/data_parallel": ["core/base", "core/mesh", "core/ops", "core/parallel", "core/torch", *PLATFORM],
     "core/optim": ["core/base", "core/checkpoint", "core/data_parallel", "core/mesh", "core/ops", "core/parallel",
                    "core/safetensors", "core/torch", *PLATFORM],
     "core/pipeline": ["core/base", "core/mesh", "core/models", "core/ops", "core/schedule", "core/torch", *PLATFORM],

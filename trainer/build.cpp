@@ -169,7 +169,8 @@ bool has_equal_steps(const TrainingPlan& plan, const ParallelContext& job, const
   const TrainingArguments& a = plan.arguments;
   const ModelOptions& options = a.model_options;
   const double attention = options.attention_dropout < 0 ? plan.config.attention_dropout : options.attention_dropout;
-  const bool drops = attention > 0 || options.hidden_dropout > 0 || (plan.adapter && plan.adapter->lora_dropout > 0);
+  const bool drops = attention > 0 || options.hidden_dropout > 0 || options.neftune_noise_alpha > 0 ||
+                     (plan.adapter && plan.adapter->lora_dropout > 0);
   const bool reduces_meanwhile = a.data_parallel.overlap_grad_reduce || a.data_parallel.overlap_param_gather;
   const bool is_alone = job.world() == job.layout().dp() && (job.world() == 1 || !reduces_meanwhile);
   const bool waits_for_experts = plan.config.experts.num_experts > 0 && job.world() > 1;  // of other ranks

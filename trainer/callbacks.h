@@ -33,8 +33,8 @@ struct TrainerState {
   BestResult best;  // best_metric, best_global_step and best_model_checkpoint
 };
 
-// Actions after the step. The trainer sets should_log, should_evaluate and should_save according to its arguments before
-// on_step_end; callbacks may set or clear them there.
+// Actions after the step. The trainer sets should_log, should_evaluate and should_save according to its arguments
+// before on_step_end; callbacks may set or clear them there.
 struct TrainerControl {
   bool should_training_stop = false;
   bool should_log = false;

@@ -41,6 +41,11 @@ std::string literal(const std::string& text) {
 }
 
 bool is_output(const ShardSpec& parameter) { return parameter.name.starts_with("lm_head"); }
+// The second group of peft's create_loraplus_optimizer.
+bool is_loraplus(const ShardSpec& parameter) {
+  const size_t dims = parameter.dims.size() - (parameter.stacked ? 1 : 0);
+  return dims == 1 || parameter.name.find(".lora_B.") != std::string::npos;
+}
 bool is_embedding(const ShardSpec& parameter) { return parameter.name.find("embed_tokens") != std::string::npos; }
 
 }  // namespace
@@ -81,6 +86,7 @@ std::vector<std::pair<std::string, double>> group_learning_rates(const GroupArgu
   if (decouples) rates.emplace_back("decoupled_learning_rate", decoupled_lr);
   if (arguments.head_lr_mult != 1)
     rates.emplace_back("head_learning_rate", (decouples ? decoupled_lr : lr) * arguments.head_lr_mult);
+  if (arguments.loraplus_lr_ratio != 1) rates.emplace_back("loraplus_learning_rate", lr * arguments.loraplus_lr_ratio);
   for (const auto& [pattern, multiplier] : arguments.lr_mult_pattern)
     rates.emplace_back("learning_rate/" + pattern, lr * std::stod(multiplier));
   return rates;
@@ -106,6 +112,7 @@ ParameterGroups::ParameterGroups(const GroupArguments& arguments)
     : lr_(multipliers(arguments.lr_mult_pattern, "lr_mult_pattern")),
       weight_decay_(multipliers(arguments.weight_decay_mult_pattern, "weight_decay_mult_pattern")),
       head_(arguments.head_lr_mult),
+      loraplus_(arguments.loraplus_lr_ratio),
       decouples_(arguments.decoupled_lr > 0) {
   for (const std::string& text : arguments.freeze) freeze_.push_back(compiled(text, "freeze"));
 }
@@ -141,6 +148,7 @@ double ParameterGroups::product(const std::vector<Pattern>& patterns, const Shar
 double ParameterGroups::lr_multiplier(const ShardSpec& parameter) const {
   double result = product(lr_, parameter);
   if (is_output(parameter)) result *= head_;
+  if (is_loraplus(parameter)) result *= loraplus_;
   return result;
 }
 

@@ -55,7 +55,8 @@ class ParameterGroups {
   static double product(const std::vector<Pattern>& patterns, const ShardSpec& parameter);
 
   std::vector<Pattern> freeze_, lr_, weight_decay_;
-  double head_ = 1;  // head_lr_mult
+  double head_ = 1;      // head_lr_mult
+  double loraplus_ = 1;  // loraplus_lr_ratio
   bool decouples_ = false;
 };
 

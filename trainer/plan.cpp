@@ -15,6 +15,7 @@
 #include "core/mesh/initialize_args.h"
 #include "core/models/parameter_plan.h"
 #include "core/schedule/step_schedule.h"
+#include "trainer/arguments/relations.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/checkpoint/resume_check.h"
 #include "trainer/checkpoint/training_state.h"
@@ -253,6 +254,7 @@ AdapterConfig new_adapter(const FinetuningArguments& a) {
   adapter.use_dora = a.use_dora;
   adapter.init_lora_weights = a.init;
   set_targets(a.target, &adapter);
+  adapter.target_parameters = a.target_parameters;
   adapter.rank_pattern = numbers_of<int64_t>(a.rank_pattern, "rank_pattern");
   adapter.alpha_pattern = numbers_of<double>(a.alpha_pattern, "alpha_pattern");
   adapter.modules_to_save = a.modules_to_save;
@@ -267,11 +269,11 @@ void check_same_settings(const FinetuningArguments& given, const std::string& fo
   plain.dropout = given.dropout;
   plain.quantization_bit = given.quantization_bit;
   if (given == plain) return;
-  throw ConfigError(fmt::format(
-      "{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
-      "use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern and modules_to_save, or start without an "
-      "adapter",
-      folder));
+  throw ConfigError(
+      fmt::format("{} has a rank, an alpha and targets of its own; remove lora_rank, lora_alpha, lora_target, "
+                  "lora_target_parameters, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern and "
+                  "modules_to_save, or start without an adapter",
+                  folder));
 }
 
 // A folder may have a comma in its name.
@@ -428,8 +430,10 @@ TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int
   plan.data = data;
   Datasets sets = datasets ? datasets(arguments) : Datasets{};
   const bool reads_files = !sets.train;
+  if (reads_files) check_training_data(arguments);
   plan.train_data = open_train_data(arguments, data, std::move(sets.train), sets.collator);
   plan.eval_sets = open_eval_sets(arguments, data, std::move(sets.eval), sets.collator);
+  if (plan.eval_sets.empty()) plan.arguments.evaluation.strategy = IntervalStrategy::no;
   plan.test_data =
       open_part(arguments, evaluation_arguments(arguments, data, DataPart::test), arguments.evaluation.test_data,
                 arguments.evaluation.test_blend, std::move(sets.test), sets.collator);

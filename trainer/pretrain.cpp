@@ -13,6 +13,7 @@
 #include "core/torch/device.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
+#include "trainer/arguments/hub_names.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/checkpoint/resume.h"
 #include "trainer/health/elastic_layout.h"
@@ -159,6 +160,7 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   StopRequest stop(StopRequest::Phase::start_up, arguments.saving.exit_signal_grace);
   const JobEnvironment environment = read_job_environment();
   const int64_t full = full_world();
+  arguments.has_datasets = providers.datasets != nullptr;
   check_arguments(arguments, full > 0 ? full : environment.world);
   arguments = resolve_arguments(arguments, full > 0 ? full : environment.world);
   if (full > 0) keep_global_batch(&arguments, full, environment.world);
@@ -208,7 +210,7 @@ TrainOutput pretrain(std::span<const std::string> args, const PretrainParameters
   }
   ExtraArguments extra;
   if (parameters.extra_args_provider) parameters.extra_args_provider(extra);
-  const CommandLine line = parse_command_line(args, {&extra, parameters.args_defaults});
+  CommandLine line = parse_command_line(args, {&extra, parameters.args_defaults});
   if (line.help || line.print_config) {
     fmt::print("{}", line.help ? arguments_help() + extra.help() : to_yaml(line.arguments));
     return {};
@@ -216,6 +218,7 @@ TrainOutput pretrain(std::span<const std::string> args, const PretrainParameters
   if (line.arguments.launch.nproc > 0 || line.arguments.launch.nnodes > 1) {
     throw ConfigError("--nproc and --nnodes are of `concord train`; start this program with `concord launch`");
   }
+  use_cached_models(&line.arguments, &line.notes);
   RunOptions options{.notes = line.notes, .store = parameters.store, .inprocess = parameters.inprocess};
   if (!line.config.empty()) options.inputs = {line.config};
   return run_training(line.arguments,

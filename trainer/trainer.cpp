@@ -62,6 +62,10 @@ void Trainer::start() {
   run_.notify([&](TrainerCallback& c) { c.on_train_begin(plan_.arguments, run_.state, run_.control); });
   all_reduce_control();
   parts_.precompute_reference(plan_);
+  if (plan_.arguments.evaluation.on_start && run_.state.global_step == 0) {  // as in HF, not one of the best
+    evaluate();
+    all_reduce_control();
+  }
   run_.heartbeat.enter(RankPhase::training);
   run_.clock.restart();
 }

@@ -61,6 +61,7 @@ std::vector<concord_capability> capabilities(const Acl& acl) {
       {CONCORD_CAP_COMM_TIMEOUT, 0, "HCCL's timeouts are per process: HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT"},
       {CONCORD_CAP_COMM_BYTES, communicator_bytes(), "2 x HCCL_BUFFSIZE; none for a single rank"},
       {CONCORD_CAP_TORCH_FP8, 0, "not tried; only devices newer than the supported ones have FP8"},
+      {CONCORD_CAP_TORCH_BF16, 1, nullptr},
   };
 }
 

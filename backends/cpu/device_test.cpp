@@ -1,3 +1,4 @@
+#include "backends/cpu/machine.h"
 #include "backends/cpu/testing/harness.h"
 
 namespace concord::cpu::testing {
@@ -56,6 +57,15 @@ TEST(Device, PeersReachEachOther) {
   EXPECT_OK(CALL(device, enable_peer_access, 0, 1));
   EXPECT_REFUSED(CALL(device, can_access_peer, 0, 3, &can), "device 3");
   EXPECT_REFUSED(CALL(device, synchronize, 7), "device 7");
+}
+
+TEST(Machine, KnowsTheInstructionsForBf16OfBothArchitectures) {
+  EXPECT_TRUE(lists_bf16_instructions("fpu avx512f avx512_bf16 wbnoinvd"));
+  EXPECT_TRUE(lists_bf16_instructions("fpu amx_bf16"));
+  EXPECT_TRUE(lists_bf16_instructions("fp asimd i8mm bf16 dgh"));
+  EXPECT_FALSE(lists_bf16_instructions("fpu avx2 avx512f avx512_vnni"));
+  EXPECT_FALSE(lists_bf16_instructions("fp asimd asimdhp svebf16 ebf16"));
+  EXPECT_FALSE(lists_bf16_instructions(""));
 }
 
 }  // namespace

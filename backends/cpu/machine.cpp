@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "platform/base/host_memory.hpp"
 
@@ -55,6 +57,19 @@ int32_t core_count() {
 std::string processor_name() {
   const std::string model = field_in("/proc/cpuinfo", "model name");
   return model.empty() ? architecture() + " processor" : model;
+}
+
+bool lists_bf16_instructions(const std::string& features) {
+  std::istringstream words(features);
+  return std::any_of(std::istream_iterator<std::string>(words), {}, [](const std::string& word) {
+    return word == "avx512_bf16" || word == "amx_bf16" || word == "bf16";  // the last is ARM's
+  });
+}
+
+bool has_bf16_instructions() {
+  const char* const cpuinfo = "/proc/cpuinfo";
+  const std::string of_x86 = field_in(cpuinfo, "flags");
+  return lists_bf16_instructions(of_x86.empty() ? field_in(cpuinfo, "Features") : of_x86);
 }
 
 std::string architecture() {

@@ -52,7 +52,14 @@ struct Cpu {
                 {CONCORD_CAP_COMM_BYTES, shm::bytes_per_rank(kManyRanks),
                  "shared memory, with 64 ranks; fewer ranks need less"},
                 {CONCORD_CAP_TORCH_FP8, 1, "the reference: numbers of 8 bits, products in fp32"},
+                bf16(),
             }};
+  }
+  static concord_capability bf16() {
+    if (has_bf16_instructions()) return {CONCORD_CAP_TORCH_BF16, 1, nullptr};
+    return {CONCORD_CAP_TORCH_BF16, 0,
+            "this processor has no instructions for bf16 (avx512_bf16, amx_bf16, or bf16 on ARM), so bf16 is correct, "
+            "but many times slower than fp32"};
   }
 };
 

@@ -96,6 +96,7 @@ std::vector<concord_capability> capabilities(const Devices& devices) {
       {CONCORD_CAP_COMM_TIMEOUT, 1, nullptr},
       {CONCORD_CAP_COMM_BYTES, 0, "depends on the topology; NCCL does not report it"},
       {CONCORD_CAP_TORCH_FP8, 1, "in tensor cores of compute capability 8.9 or later"},
+      {CONCORD_CAP_TORCH_BF16, 1, "in tensor cores of compute capability 8.0 or later"},
   };
 }
 

@@ -19,9 +19,11 @@ constexpr RefusedCombination kRefused[] = {
      "every expert would be decomposed, and peft has no such adapters to compare with",
      "leave it out, or choose a lora_target without experts, such as "
      "self_attn.q_proj,self_attn.k_proj,self_attn.v_proj,self_attn.o_proj"},
-    {Refused::experts_in_one_tensor, "an adapter with target_parameters, such as on the experts of GPT-OSS",
-     "in its files the A and B of all experts are one tensor, with the experts in turn along the ranks of B",
-     "choose the linear layers of attention, which all-linear does"},
+    {Refused::dropout_of_parameters, "lora_dropout with lora_target_parameters",
+     "peft changes the tensor of all experts itself, whose input cannot be dropped, and loads no such adapter",
+     "remove one of them"},
+    {Refused::merge_of_parameters, "merging an adapter with lora_target_parameters",
+     "weights are merged row by row, and these are stored by columns", "merge it with peft's merge_and_unload"},
     {Refused::adapter_on_images, "finetuning_type: lora with a model that has images",
      "only its text part is trained, which has no names of its own for the modules of an adapter",
      "save the text part first (train it without an adapter for a step with learning_rate 0), and train an adapter for "

@@ -19,7 +19,8 @@ TEST(RefusedCombinations, ThePageOfTheDocsIsTheTableOfTheChecks) {
 
 TEST(RefusedCombinations, AMessageHasTheValuesTheReasonAndTheRemedy) {
   const RefusedCombination& first = refused_combinations().front();
-  EXPECT_EQ(refusal_message(first.key), std::string(first.settings) + " is not supported: " + first.why + "; " + first.remedy);
+  EXPECT_EQ(refusal_message(first.key),
+            std::string(first.settings) + " is not supported: " + first.why + "; " + first.remedy);
   EXPECT_THAT(refusal_message(first.key, "use_dora with fp8 hybrid"),
               ::testing::StartsWith("use_dora with fp8 hybrid is not supported: "));
 }

@@ -66,10 +66,9 @@ class BufferPlanner {
 
   void add(size_t index, const PlannedParameter& parameter) {
     if (parameter.alone) close();
-    const int64_t begin = rounded_up(end_, kParameterAlignment);
-    if (parameter.elements > kMaxElements - begin) refuse_size(parameter.name);
-    end_ = begin + parameter.elements;
-    open_.slots.push_back({index, begin, end_});
+    if (parameter.elements > kMaxElements - rounded_up(end_, kParameterAlignment)) refuse_size(parameter.name);
+    const Slot slot = append({index, 0, parameter.elements});
+    (parameter.is_vector ? vectors_ : open_.slots).push_back(slot);
     if (parameter.alone || end_ - open_.begin >= limit_) close();
   }
 
@@ -80,8 +79,22 @@ class BufferPlanner {
   }
 
  private:
+  using Slot = BucketPlan::Slot;
+
+  // Moves |slot| to the end of the bucket.
+  Slot append(Slot slot) {
+    const int64_t begin = rounded_up(end_, kParameterAlignment);
+    end_ = begin + (slot.end - slot.begin);
+    return {slot.parameter, begin, end_};
+  }
+
+  // Lays out the bucket again, with its vectors behind its matrices.
   void close() {
+    open_.slots.insert(open_.slots.end(), vectors_.begin(), vectors_.end());
+    vectors_.clear();
     if (open_.slots.empty()) return;
+    end_ = open_.begin;
+    for (Slot& slot : open_.slots) slot = append(slot);
     end_ = open_.end = rounded_up(end_, end_alignment_);
     if (end_ > kMaxElements) refuse_size("the padding of a bucket");
     buffer_.buckets.push_back(std::exchange(open_, {end_, end_, {}}));
@@ -89,6 +102,7 @@ class BufferPlanner {
 
   BucketPlan::Buffer buffer_;
   BucketPlan::Bucket open_;
+  std::vector<Slot> vectors_;  // of the open bucket
   int64_t limit_;
   int64_t end_alignment_;
   int64_t end_ = 0;
@@ -100,7 +114,8 @@ std::vector<BucketPlan::Place> order_of(const std::vector<BucketPlan::Buffer>& b
   std::vector<std::pair<size_t, BucketPlan::Place>> ends;
   for (size_t b = 0; b < buffers.size(); ++b) {
     for (size_t k = 0; k < buffers[b].buckets.size(); ++k) {
-      ends.push_back({buffers[b].buckets[k].slots.back().parameter, {b, k}});
+      const auto& slots = buffers[b].buckets[k].slots;
+      ends.push_back({std::ranges::min(slots, {}, &BucketPlan::Slot::parameter).parameter, {b, k}});
     }
   }
   std::sort(ends.begin(), ends.end(), [](const auto& x, const auto& y) { return x.first > y.first; });

@@ -2,10 +2,12 @@
 // printable value (`concord plan --buckets`), computed by a pure function. Threads: any.
 //
 // Parameters of one type (dense and expert ones separately) share a buffer, in the reverse order of their use in the
-// forward pass, so that gradients fill it from its start. A bucket is closed once it has |bucket_elements|: Megatron's
-// rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et al. 2020) a bucket's end is padded
-// to lcm(dp, 128), so that it can be split into dp equal shards, regardless of parameter boundaries. Parameters start
-// at multiples of 64 elements: kernels and collectives are faster on aligned operands.
+// forward pass, so that gradients fill it from its start. In each bucket the vectors (norms, biases) follow the
+// matrices, so that each kind is one array, which the optimizer updates with few launches. A bucket is closed once it
+// has |bucket_elements|: Megatron's rule, max(40e6, 1e6 * dp). For the distributed optimizer (ZeRO-1, Rajbhandari et
+// al. 2020) a bucket's end is padded to lcm(dp, 128), so that it can be split into dp equal shards, regardless of
+// parameter boundaries. Parameters start at multiples of 64 elements: kernels and collectives are faster on aligned
+// operands.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +26,7 @@ struct PlannedParameter {
   bool expert = false;
   // Alone in its bucket. For an embedding shared by two stages, so that both split it into the same shards.
   bool alone = false;
+  bool is_vector = false;  // follows the matrices of its bucket
 };
 
 struct BucketOptions {

@@ -39,6 +39,20 @@ TEST(BucketPlan, ParametersLieInReverseOrderAndBeginAtMultiplesOf64) {
   EXPECT_EQ(plan.buffers[0].elements, 256);
 }
 
+TEST(BucketPlan, VectorsFollowTheMatricesOfTheirBucket) {
+  std::vector<PlannedParameter> parameters = sized({64, 10, 100, 10, 64, 70});
+  for (const size_t vector : {1, 3, 5}) parameters[vector].is_vector = true;
+  const BucketPlan plan = plan_buckets(parameters, {.bucket_elements = 300});
+  ASSERT_EQ(plan.buffers[0].buckets.size(), 2u);  // p5 to p2 end at 356 of 300, in the order of their arrival too
+  EXPECT_THAT(plan.buffers[0].buckets[0].slots,
+              ElementsAre(BucketPlan::Slot{4, 0, 64}, BucketPlan::Slot{2, 64, 164}, BucketPlan::Slot{5, 192, 262},
+                          BucketPlan::Slot{3, 320, 330}));
+  EXPECT_EQ(plan.buffers[0].buckets[0].end, 384);
+  EXPECT_THAT(plan.buffers[0].buckets[1].slots,
+              ElementsAre(BucketPlan::Slot{0, 384, 448}, BucketPlan::Slot{1, 448, 458}));
+  EXPECT_THAT(plan.order, ElementsAre(BucketPlan::Place{0, 0}, BucketPlan::Place{0, 1}));
+}
+
 TEST(BucketPlan, ABucketIsClosedOnceItHasItsElements) {
   const BucketPlan plan = plan_buckets(sized({64, 64, 64, 64, 64}), {.bucket_elements = 128});
   std::vector<size_t> slots;

@@ -2,17 +2,18 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
-#include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/empty.h>
 #include <fmt/core.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "core/ops/main_grads.h"
 #include "core/torch/dtype.h"
 
 namespace concord {
@@ -33,12 +34,20 @@ DType type_of(const Parameter& parameter) {
   return type.value_or(DType::kU8);  // rejected by every plan
 }
 
-// Returns |values| converted to the types of |like| with few launches: devices have no operator that adds lists of
-// different types.
+// Returns |values| converted to the types of |like|, in one buffer for each type, with few launches: devices have no
+// operator that adds lists of different types.
 std::vector<at::Tensor> widened(const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& like) {
+  std::map<c10::ScalarType, int64_t> elements;
+  for (const at::Tensor& each : like) elements[each.scalar_type()] += each.numel();
+  std::map<c10::ScalarType, at::Tensor> free;
+  for (const auto& [type, count] : elements) free[type] = at::empty({count}, like.front().options().dtype(type));
   std::vector<at::Tensor> wide;
-  for (const at::Tensor& each : like) wide.push_back(at::empty_like(each));
-  at::_foreach_copy_(wide, values);
+  for (const at::Tensor& each : like) {
+    at::Tensor& rest = free[each.scalar_type()];
+    wide.push_back(rest.narrow(0, 0, each.numel()).view(each.sizes()));
+    rest = rest.narrow(0, each.numel(), rest.numel() - each.numel());
+  }
+  copy_grads_(wide, values);
   return wide;
 }
 
@@ -68,7 +77,8 @@ void DistributedDataParallel::Reducer::make_buffers(bool one_bucket) {
   std::vector<PlannedParameter> planned;
   for (const Parameter* parameter : parameters_) {
     planned.push_back({parameter->spec.name, parameter->value.numel(), type_of(*parameter), parameter->expert,
-                       parameter->shared_embedding && options.use_distributed_optimizer && layout.pp() > 1});
+                       parameter->shared_embedding && options.use_distributed_optimizer && layout.pp() > 1,
+                       parameter->value.dim() < 2});
   }
   plan_ = plan_buckets(planned, {.dp = layout.dp() * layout.cp(),
                                  .edp = layout.edp(),
@@ -122,7 +132,22 @@ void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool de
     ++buckets_[arrivals_[i].bucket].missing;
     *arrivals_[i].is_stale = true;  // the first addition overwrites it, which saves a pass that clears all gradients
   }
+  for (const Bucket& bucket : buckets_) clear_matrices(bucket);
   next_ = 0;
+}
+
+// Clears the gradients of the bucket's matrices, which are neighbours, if additions to cleared memory are as fast.
+void DistributedDataParallel::Reducer::clear_matrices(const Bucket& bucket) {
+  BufferRange range{-1, -1};
+  for (const BucketPlan::Slot& slot : bucket.buffer->plan().buckets[bucket.index].slots) {
+    const Parameter& parameter = *parameters_[slot.parameter];
+    const bool adds = parameter.sink.main.defined() && parameter.value.dim() > 1;
+    if (!adds || !prefers_cleared_grads(parameter.value)) continue;
+    if (range.begin < 0) range.begin = slot.begin;
+    range.end = slot.end;
+    *arrivals_[slot.parameter].is_stale = false;
+  }
+  if (range.begin >= 0) GradBuffer::part(bucket.buffer->grads(), range).zero_();
 }
 
 // Zeroes the gradients to which nothing was added.
@@ -161,7 +186,7 @@ void DistributedDataParallel::Reducer::move_waiting() {
     (replaces ? stale : sums).push_back(buckets_[arrival.bucket].buffer->grad_of(arrival.slot));
     (replaces ? first : more).push_back(std::move(each.grad));
   }
-  if (!stale.empty()) at::_foreach_copy_(stale, first);
+  copy_grads_(stale, first);
   if (!sums.empty()) at::_foreach_add_(sums, widened(more, sums));
 }
 

@@ -58,6 +58,7 @@ class DistributedDataParallel::Reducer {
   void move_waiting();
   void issue_ready();
   void issue(Bucket& bucket);
+  void clear_matrices(const Bucket& bucket);
   void settle(const Bucket& bucket);
   void scale(const at::Tensor& grads, bool expert) const;
   void check_finite(const Bucket& bucket) const;

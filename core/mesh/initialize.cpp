@@ -15,11 +15,13 @@
 
 #include "core/base/config_error.h"
 #include "core/base/job_board.h"
+#include "core/base/quoted.h"
 #include "core/mesh/job_environment.h"
 #include "core/mesh/store/rendezvous.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/cpp/platform.hpp"
 #include "platform/loader/host.h"
+#include "platform/loader/registry.h"
 
 namespace concord {
 namespace {
@@ -90,6 +92,16 @@ int64_t slot_of(const JobEnvironment& job) {
   int64_t slot = job.local_rank;
   if (text != nullptr) std::from_chars(text, text + std::strlen(text), slot);
   return slot;
+}
+
+Platform platform_of(const InitializeArgs& args) {
+  use_platform(args.platform);
+  const loader::Plugin& used = loader::current_plugin();
+  if (!args.platform.empty() && &loader::open_plugin(args.platform) != &used) {
+    throw ConfigError(fmt::format("platform is {}, but this process already uses {}; choose it before anything else",
+                                  quoted(args.platform), used.name));
+  }
+  return Platform(used);
 }
 
 // The device of this process: one per local rank, or, if the platform lets ranks share devices, round-robin.
@@ -180,7 +192,7 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   loader::override_config("comm.timeout", fmt::format("{}", args.ddp_timeout));
   if (given == nullptr) loader::override_config("comm.master", job.master_addr);
   set_deterministic(args.deterministic_mode);
-  const Platform platform = current_platform();
+  const Platform platform = platform_of(args);
   const Device device = device_of(platform, job);
   device.make_current();
   join_store(one, job, timeout, std::move(given));

@@ -1,6 +1,12 @@
 #include "core/mesh/initialize_args.h"
 
+#include <cstdlib>
+
 namespace concord {
+
+void use_platform(const std::string& name_or_path) {
+  if (!name_or_path.empty()) setenv("CONCORD_PLATFORM", name_or_path.c_str(), 1);
+}
 
 RankLayout layout_of(const InitializeArgs& args, int64_t world) {
   return RankLayout({.world = world,

@@ -18,6 +18,7 @@ struct InitializeArgs {
   int64_t expert_model_parallel_size = 1;
   int64_t expert_tensor_parallel_size = 0;  // 0: same as tensor_model_parallel_size
   std::string order = "tp-cp-ep-dp-pp";
+  std::string platform = {};                  // name or path of a plugin; empty: CONCORD_PLATFORM, or the best one
   int64_t seed = 42;                          // positive
   bool data_parallel_random_init = false;     // data-parallel ranks draw different numbers
   bool deterministic_mode = false;            // only algorithms with bitwise reproducible results
@@ -26,6 +27,10 @@ struct InitializeArgs {
   std::string flight_folder = {};             // for concord-flight-<rank>.json; empty: CONCORD_FLIGHT_FOLDER, else here
   bool operator==(const InitializeArgs&) const = default;
 };
+
+// Makes |name_or_path| the platform of this process and of those that it starts from now on, as CONCORD_PLATFORM does.
+// Does nothing if it is empty. Call before current_platform().
+void use_platform(const std::string& name_or_path);
 
 // Returns the layout for |args|. Throws ConfigError like RankLayout.
 RankLayout layout_of(const InitializeArgs& args, int64_t world);

@@ -91,11 +91,11 @@ void check_machines_are_whole(const RankLayout& layout, const Machines& machines
     }
   }
   if (!shards_state) return;
-  throw ConfigError(
-      refusal_message(Refused::sharded_state_on_each_node,
-                      fmt::format("save_on_each_node with use_distributed_optimizer, over the {} data-parallel ranks on "
-                                  "{} machines,",
-                                  layout.dp() * layout.cp(), machines.first.size())));
+  throw ConfigError(refusal_message(
+      Refused::sharded_state_on_each_node,
+      fmt::format("save_on_each_node with use_distributed_optimizer, over the {} data-parallel ranks on "
+                  "{} machines,",
+                  layout.dp() * layout.cp(), machines.first.size())));
 }
 
 int64_t first_of_stage(const RankLayout& layout, int64_t rank, const std::optional<RankRange>& within) {

@@ -156,6 +156,7 @@ ConfigFields config_fields(const AdapterConfig& adapter) {
           same("lora_target", adapter.target_modules),
           same("pattern of lora_target", adapter.target_pattern),
           same("excluded modules", adapter.exclude_modules),
+          same("lora_target_parameters", adapter.target_parameters),
           same("modules_to_save", adapter.modules_to_save),
           same("rank_pattern", adapter.rank_pattern),
           same("alpha_pattern", adapter.alpha_pattern),

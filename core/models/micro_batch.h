@@ -28,7 +28,7 @@ struct MicroBatch {
   // Ids of the pairs in a batch of pairs, two rows or packed sequences each; negative ones are padding.
   std::vector<int64_t> pairs = {};
   std::vector<double> margins = {};      // reward models: margin by which the chosen one should be better
-  std::optional<BatchDraws> draws = {};  // none: there is no dropout
+  std::optional<BatchDraws> draws = {};  // none: there is neither dropout nor noise
 };
 
 }  // namespace concord

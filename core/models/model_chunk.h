@@ -130,7 +130,7 @@ class ModelChunk {
   std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch, const PassOptions& options) const;
   void check_hidden(const at::Tensor& hidden, const MicroBatch& batch) const;
   void begin_as_norms(Parameter& parameter) const;
-  at::Tensor embed(const at::Tensor& ids_sb) const;
+  at::Tensor embed(const at::Tensor& ids_sb, const LayerDropout* noise = nullptr) const;
   at::Tensor run_layers(const LayerRun& run, const at::Tensor& x_pbh,
                         const std::shared_ptr<const LayerInputs>& inputs) const;
   at::Tensor last_norm(const at::Tensor& x_pbh) const;

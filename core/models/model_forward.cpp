@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <cmath>
 #include <utility>
 
 #include "core/base/config_error.h"
@@ -55,7 +56,7 @@ LayerAngles ModelChunk::angles_of(const MicroBatch& batch) const {
 std::optional<LayerDropout> ModelChunk::dropout_of(const MicroBatch& batch) const {
   const ModelOptions& options = args_.options;
   const double attention = options.attention_dropout < 0 ? config_.attention_dropout : options.attention_dropout;
-  if (attention == 0 && options.hidden_dropout == 0) return {};
+  if (attention == 0 && options.hidden_dropout == 0 && options.neftune_noise_alpha == 0) return {};
   const LayerContext& layers = parts_->layers;
   std::vector<TokenRun> tokens{{0, batch.input_ids.size(1)}};
   if (layers.cp->size() > 1) tokens = context_slices(sequence_lengths(batch), layers.cp->size(), layers.cp->rank());
@@ -63,8 +64,10 @@ std::optional<LayerDropout> ModelChunk::dropout_of(const MicroBatch& batch) cons
     const int64_t own = batch.input_ids.size(1) / layers.cp->size() / layers.tp->size();
     tokens = part_of_runs(tokens, layers.tp->rank() * own, own);
   }
+  const auto elements = static_cast<double>(batch.input_ids.size(1) * config_.hidden_size);  // of a row
   return LayerDropout{.hidden = options.hidden_dropout,
                       .attention = attention,
+                      .noise = options.neftune_noise_alpha / std::sqrt(elements),
                       .key = (static_cast<uint64_t>(args_.seed) << 32) + static_cast<uint64_t>(batch.draws->step),
                       .first_row = batch.draws->first_row,
                       .tokens = std::move(tokens)};
@@ -101,14 +104,18 @@ SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch, const PassOptions
   return inputs;
 }
 
-Tensor ModelChunk::embed(const Tensor& ids_sb) const {
+// |noise|: null for none. It is added where transformers' hook adds it: to the output of the embedding's module, which
+// multiplies it itself if it rounds the multiplier.
+Tensor ModelChunk::embed(const Tensor& ids_sb, const LayerDropout* noise) const {
   const Parameter& table = *parts_->embedding;
   const LayerContext& layers = parts_->layers;
+  const auto noisy = [&](const Tensor& x_pbh) { return noise == nullptr ? x_pbh : with_noise(x_pbh, *noise); };
   const Tensor x_pbh = vocab_parallel_embedding(table.used(), ids_sb, config_.vocab_size, *layers.tp,
                                                 layers.sequence_parallel, table.grad_sink());
-  double multiplier = config_.embedding_multiplier;
-  if (config_.rounds_embedding_multiplier) multiplier = at::scalar_tensor(multiplier, dtype_).item<double>();
-  return multiplier == 1 ? x_pbh : x_pbh.mul(multiplier);
+  const double multiplier = config_.embedding_multiplier;
+  if (multiplier == 1) return noisy(x_pbh);
+  if (!config_.rounds_embedding_multiplier) return noisy(x_pbh).mul(multiplier);
+  return noisy(x_pbh.mul(at::scalar_tensor(multiplier, dtype_).item<double>()));
 }
 
 Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const SharedInputs& inputs) const {
@@ -202,7 +209,7 @@ PassOutput ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch, co
   if (parts_->fp8) parts_->fp8->count_inputs(c10::GradMode::is_enabled());
   const SharedInputs inputs = layer_inputs(batch, options);
   const auto own_ids = [&] { return own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device()); };
-  Tensor x_pbh = layers_.embedding ? embed(own_ids()) : hidden;
+  Tensor x_pbh = layers_.embedding ? embed(own_ids(), inputs->dropout ? &*inputs->dropout : nullptr) : hidden;
   if (inputs->dropout && layers_.embedding) x_pbh = hidden_dropout(x_pbh, *inputs->dropout, kEmbeddingSite);
   if (layers_.embedding) options.observe("embedding", x_pbh);
   for (const LayerRun& run : parts_->runs) {

@@ -37,6 +37,7 @@ struct ModelOptions {
   // In training, see core/models/layers/layer_dropout.h.
   double attention_dropout = -1;  // -1: the value of the model's config.json
   double hidden_dropout = 0;
+  double neftune_noise_alpha = 0;  // noise on the embedding's output
   bool operator==(const ModelOptions&) const = default;
 };
 

@@ -97,6 +97,7 @@ class Planner {
 
   std::vector<ParameterPlan> take() { return list_.take(); }
   std::vector<std::string> take_modules() { return adapter_.take_modules(); }
+  std::vector<std::string> take_parameters() { return adapter_.take_parameters(); }
 
  private:
   // A key head that several ranks use is split over them.
@@ -251,6 +252,8 @@ class Planner {
     ParameterPlan& bias = list_.add_experts(layer + all.down + "_bias", {{hidden}}, constant_init(0));
     bias.spec.replicated_over = {GroupKind::etp, GroupKind::edp};
     bias.partial_over_tp = options_.etp > 1;
+    adapter_.add_expert_tensors({{layer + all.gate_up, {2 * inner, ShardAxis::etp}, {hidden}},
+                                 {layer + all.down, {hidden}, {inner, ShardAxis::etp}}});
   }
 
   void experts(const std::string& layer) {
@@ -346,7 +349,7 @@ AdapterConfig adapter_for(const ModelConfig& config, AdapterConfig adapter) {
       whole.push_back(module_of(plan.spec.name));
     }
   }
-  return with_targets(std::move(adapter), planner.take_modules(), whole);
+  return with_targets(std::move(adapter), planner.take_modules(), whole, planner.take_parameters());
 }
 
 }  // namespace concord

@@ -81,6 +81,9 @@ struct ParameterPlanOptions {
 //   MODULE.lora_B.weight                                   [experts / ep, inner / etp, rank], of gate and up
 //   model.layers.N.mlp.experts.down_proj.lora_A.weight     [experts / ep, rank, inner / etp]
 //   MODULE.lora_B.weight                                   [experts / ep, hidden, rank], of down
+// or, if the experts are one tensor in files, matrices in peft's form, in which B has the experts of each rank in turn:
+//   WRAPPER.lora_A.weight   [experts / ep * rank, in]
+//   WRAPPER.lora_B.weight   [out, rank * experts / ep]
 // spec.replicated_over lists tp unless the parameter is split, and dp_cp; for experts edp. Throws ConfigError, with the
 // names and numbers, if heads or sizes do not divide by tp, etp or ep.
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,

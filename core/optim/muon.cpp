@@ -87,6 +87,7 @@ Muon::Task Muon::task_of(const GradBuffer& buffer, const Parameter& parameter, s
   for (const ShardSpec::Dim& dim : parameter.spec.dims) {
     if (dim.cut == ShardAxis::tp) task.groups.push_back(&job_.group(GroupKind::tp));
     if (dim.cut == ShardAxis::etp) task.groups.push_back(&job_.group(GroupKind::etp));
+    if (dim.cut == ShardAxis::ep && !parameter.spec.stacked) task.groups.push_back(&job_.group(GroupKind::ep));
   }
   if (buffer.plan().shards > 1) task.groups.push_back(&buffer.group());
   int64_t ranks = 1, own = 0;

@@ -74,6 +74,14 @@ at::Tensor parameter_values(const Segment& segment) {
 bool has_main(const GradBuffer& buffer) { return buffer.values().scalar_type() != at::kFloat; }
 bool has_main(const Segment& segment) { return has_main(*segment.buffer); }
 
+// Whether |b|, which follows |a|, is its neighbour in the buffer and can lie next to it in the tensors of the state: it
+// is aligned there as in the buffer.
+bool shares_memory(const Segment& a, const Segment& b, bool same_moments) {
+  constexpr int64_t kAlignment = 64;
+  return a.buffer == b.buffer && !a.on_host && !b.on_host && same_moments && a.range.end == b.range.begin &&
+         a.range.begin % kAlignment == 0 && b.range.begin % kAlignment == 0;
+}
+
 c10::ScalarType square_sum_type(const Platform& platform) {
   const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
   return fp64 ? at::kDouble : at::kFloat;
@@ -100,10 +108,17 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::create_segments(const Multipliers& multipliers) {
   segments_ = cut_segments(ddp_, multipliers, host_fraction(options_), options_.offload_piece_elements);
+  for (auto begin = segments_.begin(); begin != segments_.end();) {
+    const auto end = std::adjacent_find(begin, segments_.end(), [&](const Segment& a, const Segment& b) {
+      return !shares_memory(a, b, moments_of(*a.parameter) == moments_of(*b.parameter));
+    });
+    const auto next = end == segments_.end() ? end : end + 1;
+    if (!begin->on_host) allocate({begin, next});
+    begin = next;
+  }
   std::vector<Segment*> on_host, kept, matrices;
   for (Segment& segment : segments_) {
     const bool is_matrix = uses_muon(*segment.parameter);
-    if (!segment.on_host) allocate(segment);
     if (is_matrix) matrices.push_back(&segment);
     if (segment.on_host) (is_matrix ? kept : on_host).push_back(&segment);
     if (!segment.on_host && !is_matrix) on_device_.push_back(&segment);
@@ -120,15 +135,23 @@ void Optimizer::create_segments(const Multipliers& multipliers) {
   if (is_muon()) muon_ = std::make_unique<Muon>(ddp_, options_, matrices);
 }
 
-void Optimizer::allocate(Segment& segment) const {
-  segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
-  const at::Tensor values = parameter_values(segment);
-  const at::TensorOptions fp32 = values.options().dtype(at::kFloat);
-  segment.weights = has_main(segment) ? at::empty({segment.size()}, fp32) : values;
-  if (has_main(segment)) segment.values = values;
-  const size_t moments = moments_of(*segment.parameter).size();
-  for (size_t i = 0; i < moments; ++i) segment.moments.push_back(at::zeros({segment.size()}, fp32));
-  if (options_.ema_decay > 0) segment.average = at::empty({segment.size()}, fp32);
+// Neighbours in the buffer get neighbouring parts of one tensor, so that a device can update them as one array.
+void Optimizer::allocate(std::span<Segment> segments) const {
+  const int64_t begin = segments.front().range.begin, size = segments.back().range.end - begin;
+  const at::TensorOptions fp32 = segments.front().buffer->values().options().dtype(at::kFloat);
+  const bool main = has_main(segments.front());
+  const at::Tensor weights = main ? at::empty({size}, fp32) : at::Tensor();
+  const at::Tensor average = options_.ema_decay > 0 ? at::empty({size}, fp32) : at::Tensor();
+  std::vector<at::Tensor> moments(moments_of(*segments.front().parameter).size());
+  for (at::Tensor& moment : moments) moment = at::zeros({size}, fp32);
+  for (Segment& segment : segments) {
+    const BufferRange range{segment.range.begin - begin, segment.range.end - begin};
+    segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
+    segment.weights = main ? GradBuffer::part(weights, range) : parameter_values(segment);
+    if (main) segment.values = parameter_values(segment);
+    for (const at::Tensor& moment : moments) segment.moments.push_back(GradBuffer::part(moment, range));
+    if (average.defined()) segment.average = GradBuffer::part(average, range);
+  }
 }
 
 bool Optimizer::uses_muon(const Parameter& parameter) const { return is_muon() && Muon::takes(parameter); }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,7 +103,7 @@ class Optimizer {
 
   // Segments and their tensors.
   void create_segments(const Multipliers& multipliers);
-  void allocate(Segment& segment) const;
+  void allocate(std::span<Segment> segments) const;
   bool is_muon() const { return options_.optimizer == OptimizerType::muon; }
   bool uses_muon(const Parameter& parameter) const;
   std::vector<std::string> moments_of(const Parameter& parameter) const;

@@ -204,17 +204,16 @@ int main(int argc, char** argv) {
     const std::vector<std::string> args(argv + 1, argv + argc);
     const JobEnvironment environment = read_job_environment();
     const std::shared_ptr<Store> store = shared_store(environment);
-    const TrainOutput output =
-        pretrain(args, {.train_valid_test_datasets_provider = datasets_provider,
-                        .model_provider = model_provider,
-                        .model_type = ModelType::encoder_or_decoder,
-                        .forward_step_func = forward_step,
-                        .process_non_loss_data_func = process_non_loss_data,
-                        .extra_args_provider = extra_args_provider,
-                        .args_defaults = {{"train_data", "counting"}, {"eval_data", "counting"}},  // made above
-                        .store = store,
-                        .inprocess = hooks(environment.rank),
-                        .compute_metrics = compute_metrics});
+    const TrainOutput output = pretrain(args, {.train_valid_test_datasets_provider = datasets_provider,
+                                               .model_provider = model_provider,
+                                               .model_type = ModelType::encoder_or_decoder,
+                                               .forward_step_func = forward_step,
+                                               .process_non_loss_data_func = process_non_loss_data,
+                                               .extra_args_provider = extra_args_provider,
+                                               .args_defaults = {{"eval_steps", "10"}},
+                                               .store = store,
+                                               .inprocess = hooks(environment.rank),
+                                               .compute_metrics = compute_metrics});
     if (environment.rank == 0 && output.global_step > 0) {
       std::printf("pretrain: mean loss %.4f over %lld steps on %lld ranks\n", output.training_loss,
                   static_cast<long long>(output.global_step), static_cast<long long>(store->add("pretrain/ranks", 0)));

@@ -27,6 +27,7 @@
 #define CONCORD_CAP_COMM_TIMEOUT            "comm.timeout"            /* TIMEOUT after concord_comm_config.timeout_ms */
 #define CONCORD_CAP_COMM_BYTES              "comm.bytes"              /* memory that one communicator takes on a rank */
 #define CONCORD_CAP_TORCH_FP8               "torch.fp8"               /* libtorch has FP8 on the device */
+#define CONCORD_CAP_TORCH_BF16              "torch.bf16"              /* bf16 is at least as fast as fp32 there */
 /* clang-format on */
 
 /* ------------------------------------------------------------------------------------------------------------------ */

@@ -71,13 +71,13 @@ void write_line(concord_log_level level, std::string_view source, std::string_vi
 
 concord_log_level read_threshold() {
   const auto wanted = setting("log");
-  if (!wanted) return CONCORD_LOG_INFO;
+  if (!wanted) return CONCORD_LOG_WARN;
   for (int i = 0; i < 4; ++i) {
     if (*wanted == kLevels[i]) return i + 1;
   }
   write_line(CONCORD_LOG_WARN, "",
-             cat("CONCORD_LOG is '", *wanted, "'; it must be one of ", join(kLevels, ", "), "; using info"));
-  return CONCORD_LOG_INFO;
+             cat("CONCORD_LOG is '", *wanted, "'; it must be one of ", join(kLevels, ", "), "; using warn"));
+  return CONCORD_LOG_WARN;
 }
 
 struct PluginHost {

@@ -17,7 +17,7 @@ std::string take_error_detail();  // and clears it
 
 // One line on standard error, written in one call so that lines of several processes do not mix:
 //   12:34:56.789 concord[4711] warn cuda: text
-// CONCORD_LOG=debug|info|warn|error is the lowest level that is written; info if it is not set.
+// CONCORD_LOG=debug|info|warn|error is the lowest level that is written; warn if it is not set.
 void log(concord_log_level level, std::string_view source, std::string_view text) noexcept;
 
 // The setting |name| ("cpu.devices"): an override, else the environment (CONCORD_CPU_DEVICES), else null.

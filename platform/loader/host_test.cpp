@@ -47,7 +47,7 @@ TEST(Host, SettingsComeFromTheEnvironmentUnlessOverridden) {
   EXPECT_STREQ(first, "4") << "what was given out lives until the process ends";
 }
 
-std::string logged(concord_log_level level, const char* threshold) {
+std::string logged(concord_log_level level, const std::optional<std::string>& threshold) {
   override_config("log", threshold);
   testing::internal::CaptureStderr();
   const concord_host* host = make_host("plug");
@@ -61,15 +61,17 @@ TEST(Host, LogLinesLookAlikeAndStayOneLine) {
 }
 
 TEST(Host, LogIsCutAtItsLevel) {
+  EXPECT_EQ(logged(CONCORD_LOG_INFO, std::nullopt), "") << "a library is quiet";
+  EXPECT_NE(logged(CONCORD_LOG_WARN, std::nullopt), "");
   EXPECT_EQ(logged(CONCORD_LOG_INFO, "warn"), "");
   EXPECT_NE(logged(CONCORD_LOG_ERROR, "warn"), "");
   EXPECT_EQ(logged(CONCORD_LOG_DEBUG, "info"), "");
   EXPECT_NE(logged(CONCORD_LOG_DEBUG, "debug"), "");
 }
 
-TEST(Host, UnknownLogLevelIsToldOnceAndInfoUsed) {
-  const std::string text = logged(CONCORD_LOG_INFO, "loud");
-  EXPECT_THAT(text, HasSubstr("CONCORD_LOG is 'loud'; it must be one of debug, info, warn, error; using info"));
+TEST(Host, UnknownLogLevelIsToldOnceAndWarnUsed) {
+  const std::string text = logged(CONCORD_LOG_WARN, "loud");
+  EXPECT_THAT(text, HasSubstr("CONCORD_LOG is 'loud'; it must be one of debug, info, warn, error; using warn"));
   EXPECT_THAT(text, HasSubstr("two lines"));
 }
 

@@ -54,6 +54,7 @@ TEST_F(Choice, NegativePriorityIsNeverChosenByItself) {
 
 TEST_F(Choice, OneLogLineSaysWhichAndWhyAndWhyNotTheOthers) {
   offer({"low", "high", "empty", "driverless", "sample", "open_fails"});
+  set("log", "info");
   testing::internal::CaptureStderr();
   loader::choose_plugin();
   const std::string log = testing::internal::GetCapturedStderr();

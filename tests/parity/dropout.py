@@ -1,11 +1,12 @@
-"""Training with dropout by `concord train` with several layouts, compared with transformers with the same masks.
+"""Training with dropout and with NEFTune's noise by `concord train` with several layouts, compared with transformers
+with the same masks and noise.
 
 dropout.py PROGRAM
 
-The masks are computed here with numpy, as documented in docs/training.md (Philox 4x32-10 at global addresses), and
+Masks and noise are computed here with numpy, as documented in docs/training.md (Philox 4x32-10 at global addresses), and
 inserted into transformers' models: attention_dropout replaces torch's own dropout, hidden_dropout uses hooks at
-Megatron's positions. Compares losses and gradient norms of a few steps, and the final weights. A layout with any
-different mask would be off by orders of magnitude. Exit code 77: transformers is missing, nothing was compared.
+Megatron's positions, and the noise one where transformers' activate_neftune has its own. Compares losses and gradient norms of a few steps, and the final weights. A layout with any
+different mask or noise would be off by orders of magnitude. Exit code 77: transformers is missing, nothing was compared.
 """
 
 import json
@@ -23,7 +24,7 @@ from random_models import load_file, make_model, save_file, torch, transformers 
 import numpy
 
 STEPS, BATCH, LENGTH, SEED, LR = 3, 4, 16, 7, 1e-2
-ATTENTION, HIDDEN = 0.2, 0.1
+ATTENTION, HIDDEN, NOISE = 0.2, 0.1, 15.0
 # Bounds for float32: ten times the measured differences, as in train_experts.py; relative for norms and weights.
 LOSS, NORM, WEIGHT = 4e-6, 2e-6, 4e-7
 LLAMA = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -38,6 +39,12 @@ MODELS = {
     "gpt_oss": (SMALL | {"sliding_window": 5, "num_local_experts": 4, "num_experts_per_tok": 2,
                          "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
                 ["moe_router_load_balancing_type: none"], ("self_attn", "mlp")),
+}
+# Families by what their embedding does: nothing more, multiplied outside or inside of the module that has the hook.
+NOISY = {
+    "llama": LLAMA | {"attention_dropout": 0.0},
+    "granite": LLAMA | {"attention_dropout": 0.0, "embedding_multiplier": 3.0},
+    "gemma2": SMALL | {"attention_dropout": 0.0, "query_pre_attn_scalar": 8},
 }
 LAYOUTS = {
     "one process": (1, ["per_device_train_batch_size: 4"]),
@@ -69,10 +76,20 @@ def philox(key, subsequence, positions):
     return numpy.choose((positions & numpy.uint64(3)).astype(int), counter)
 
 
-def kept(step, site, row, positions, p):
+def uniform(step, site, row, positions):
     words = philox((SEED << 32) + step, (site << 32) + row, positions)
-    uniform = (words >> numpy.uint64(8)).astype(numpy.float32) * numpy.float32(2.0**-24)
-    return torch.from_numpy((uniform >= numpy.float32(p)).astype(numpy.float32)) / (1 - p)
+    return (words >> numpy.uint64(8)).astype(numpy.float32) * numpy.float32(2.0**-24)
+
+
+def kept(step, site, row, positions, p):
+    return torch.from_numpy((uniform(step, site, row, positions) >= numpy.float32(p)).astype(numpy.float32)) / (1 - p)
+
+
+def noise(step, shape):
+    rows, tokens, size = shape
+    positions, largest_noise = numpy.arange(tokens * size).reshape(tokens, size), NOISE / (tokens * size)**0.5
+    numbers = [uniform(step, 0xffffffff, row, positions) for row in range(rows)]
+    return torch.from_numpy((2 * numpy.stack(numbers) - 1) * numpy.float32(largest_noise))
 
 
 def hidden_mask(step, site, shape):
@@ -115,12 +132,22 @@ class Masks:
         self.step, self.layer = step, 0
 
 
-def train_reference(model, ids, modules):
+class Noise:
+
+    def __init__(self, model):
+        self.step = 0
+        model.get_input_embeddings().register_forward_hook(lambda m, i, x: x + noise(self.step, x.shape))
+
+    def begin(self, step):
+        self.step = step
+
+
+def train_reference(model, ids, insert):
     model = model.float().train()
     model.config._attn_implementation = "eager"
-    masks, plain = None, torch.nn.functional.dropout
+    plain = torch.nn.functional.dropout
     try:
-        masks = Masks(model, modules)
+        masks = insert(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
         steps = []
         for step in range(1, STEPS + 1):
@@ -236,9 +263,9 @@ def compare_pairs(program, folder):
         compare(f"pairs, {layout}", *train_here(program, folder, world, words, more), wanted_steps, wanted)
 
 
-def compare_resumed(program, folder):
-    """A resumed run is bitwise identical."""
-    _, wanted = train_here(program, folder, 1, ["per_device_train_batch_size: 4"], ["save_strategy: steps", "save_steps: 2"])
+def compare_resumed(program, folder, setting, other, more=()):
+    """A resumed run is bitwise identical. |other|: a value of |setting| that it refuses."""
+    _, wanted = train_here(program, folder, 1, ["per_device_train_batch_size: 4"], ["save_strategy: steps", "save_steps: 2", *more])
     config = (folder / "run.yaml").read_text().replace("overwrite_output_dir: true", "resume_from_checkpoint: "
                                                        f"{folder}/out/checkpoint-2")
     (folder / "run.yaml").write_text(config)
@@ -248,10 +275,40 @@ def compare_resumed(program, folder):
     weights = load_file(folder / "resumed" / "model" / "model.safetensors")
     for name, tensor in wanted.items():
         assert torch.equal(weights[name], tensor), f"resumed: {name} differs"
-    refused = subprocess.run([*command[:-1], str(folder / "refused"), "--hidden_dropout", "0.2"], capture_output=True,
-                             text=True)
-    assert refused.returncode == 2 and "hidden_dropout" in refused.stderr, refused.stderr
-    print("resumed: bit-identical")
+    refused = subprocess.run([*command[:-1], str(folder / "refused"), f"--{setting}", other], capture_output=True, text=True)
+    assert refused.returncode == 2 and setting in refused.stderr, refused.stderr
+    print(f"resumed with {setting}: bit-identical")
+
+
+def write_model(folder, family, settings, ids):
+    model = make_model(family, settings, 5).float()
+    model.save_pretrained(folder / "model")
+    save_file({"input_ids": ids, "labels": ids.clone()}, folder / "data.safetensors")
+    return model
+
+
+def compare_layouts(program, folder, family, model, ids, insert, layouts, more):
+    wanted_steps = train_reference(model, ids, insert)
+    model.save_pretrained(folder / "wanted")
+    wanted = load_file(folder / "wanted" / "model.safetensors")
+    for layout in layouts:
+        world, words = LAYOUTS[layout]
+        steps, weights = train_here(program, folder, world, words, more)
+        compare(f"{family}, {layout}", steps, weights, wanted_steps, wanted)
+
+
+def compare_noise(program, ids):
+    more = ["hidden_dropout: 0", f"neftune_noise_alpha: {NOISE}"]
+    for family, settings in NOISY.items():
+        with tempfile.TemporaryDirectory() as name:
+            folder, is_first = Path(name), family == "llama"
+            model = write_model(folder, family, settings, ids)
+            plain, _ = train_here(program, folder, *LAYOUTS["one process"], ["hidden_dropout: 0"])
+            compare_layouts(program, folder, f"noise, {family}", model, ids, Noise, LAYOUTS if is_first else list(LAYOUTS)[-1:], more)
+            noisy, _ = train_here(program, folder, *LAYOUTS["one process"], more)
+            assert abs(plain[0][0] - noisy[0][0]) > 100 * LOSS, f"noise changes the loss {plain[0][0]} to {noisy[0][0]} only"
+            if is_first:
+                compare_resumed(program, folder, "neftune_noise_alpha", "5", more)
 
 
 def main():
@@ -263,20 +320,14 @@ def main():
     for family, (settings, more, modules) in MODELS.items():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            model = make_model(family, settings, 5).float()
-            model.save_pretrained(folder / "model")
-            save_file({"input_ids": ids, "labels": ids.clone()}, folder / "data.safetensors")
-            wanted_steps = train_reference(model, ids, modules)
-            model.save_pretrained(folder / "wanted")
-            wanted = load_file(folder / "wanted" / "model.safetensors")
-            for layout in LAYOUTS if family == "llama" else list(LAYOUTS)[-1:]:
-                world, words = LAYOUTS[layout]
-                steps, weights = train_here(sys.argv[1], folder, world, words, more)
-                compare(f"{family}, {layout}", steps, weights, wanted_steps, wanted)
+            model = write_model(folder, family, settings, ids)
+            compare_layouts(sys.argv[1], folder, family, model, ids, lambda model, modules=modules: Masks(model, modules),
+                            LAYOUTS if family == "llama" else list(LAYOUTS)[-1:], more)
             if family == "llama":
-                compare_resumed(sys.argv[1], folder)
+                compare_resumed(sys.argv[1], folder, "hidden_dropout", "0.2")
                 compare_packed(sys.argv[1], folder)
                 compare_pairs(sys.argv[1], folder)
+    compare_noise(sys.argv[1], ids)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """Adapters together with other settings: lora_combinations.py PROGRAM [--only NAME]
 
-Linear attention (the gated delta nets of Qwen3-Next), frozen matrices, Muon and the EMA are compared with peft and
+Linear attention (the gated delta nets of Qwen3-Next), the experts of GPT-OSS, frozen matrices, Muon and the EMA are compared with peft and
 torch's optimizers. MTP layers, which peft does not have, are compared with the dense model: with dW the gradient of
 W + s B A, that of A is s B^T dW and that of B is s dW A^T. Exit code 77: peft is missing, nothing was compared.
 """
 
 import argparse
 import json
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from lora_in_peft import (EXPERT_LAYOUTS, GOLDEN, LAYOUTS, LR, MODEL, STEPS, com
                           load, load_file, losses_of, run, save_file, torch, train, transformers)  # exits with 77
 import latent_attention
 import linear_attention
+import train_experts
 from largest import largest
 from random_models import in_files, make_model
 
@@ -57,6 +59,53 @@ def compare_linear_attention(program, folder):
             compare_losses(f"{name}linear attention, {layout}", found, wanted)
         compare_logits(program, folder / f"{name}cp 2/model", batch, folder, base)
     compare_merged(program, folder / "one/model", torch.float32, folder / "merge", base)
+
+
+# ---------------------------------------------------------------------------------------------- the experts of GPT-OSS
+
+
+def compare_expert_tensors(program, folder):
+    """The experts of GPT-OSS are one tensor, whose A and B are in peft's form for target_parameters."""
+    base = folder / "model"
+    make_model("gpt_oss", train_experts.GPT_OSS, 7).float().save_pretrained(base)
+    torch.manual_seed(3)
+    ids = torch.randint(0, train_experts.GPT_OSS["vocab_size"], (STEPS, 8, 24))
+    data, batch = folder / "data.safetensors", folder / "batch.safetensors"
+    save_file({"input_ids": ids, "labels": ids.clone()}, str(data))
+    save_file({"input_ids": ids[0].clone(), "labels": ids[0].clone()}, str(batch))
+    plain = ["--moe_router_load_balancing_type", "none"]
+    both = "mlp.experts.gate_up_proj,mlp.experts.down_proj"
+    for name, parameters, layouts in (("both", both, ["one", *EXPERT_LAYOUTS]), ("one", "1.mlp.experts.down_proj", ["ep 2, ZeRO"])):
+        train(program, data, folder / name, "--lora_rank", 3, "--lora_alpha", 5, "--lora_target", "q_proj,o_proj", "--lora_target_parameters",
+              parameters, "--max_steps", 3, *plain, model=base)
+        start, lr = folder / name / "model", 3e-3
+        model = load(start, trainable=True, model=base)
+        found = {in_peft_files(key) for key, parameter in model.named_parameters() if parameter.requires_grad}
+        assert found == set(load_file(str(start / "adapter_model.safetensors"))), "peft has other matrices"
+        wanted = losses_of(model, load_file(str(data)), lr)
+        for layout in layouts:
+            found = train(program, data, folder / f"{name} {layout}", "--adapter_name_or_path", start, "--learning_rate", lr, *plain,
+                          *(EXPERT_LAYOUTS | LAYOUTS)[layout], model=base)
+            compare_losses(f"experts in one tensor, {parameters}, {layout}", found, wanted)
+        compare_logits(program, folder / f"{name} {layouts[-1]}/model", batch, folder, base)
+    alone = shutil.copytree(folder / "both/model", folder / "alone")  # without target_modules
+    config = json.loads((alone / "adapter_config.json").read_text())
+    (alone / "adapter_config.json").write_text(json.dumps(config | {"target_modules": None}))
+    tensors = load_file(str(alone / "adapter_model.safetensors"))
+    save_file({key: value for key, value in tensors.items() if "experts" in key}, str(alone / "adapter_model.safetensors"))
+    compare_logits(program, alone, batch, folder, base)
+    muon_of_tensors(program, data, folder, start.parent.parent / "both/model", base, plain)
+
+
+def muon_of_tensors(program, data, folder, start, base, plain):
+    """Muon takes each tensor of the files for a matrix, as torch's does for peft's."""
+    model = load(start, trainable=True, model=base)
+    losses, average, last = train_with_average(model, optimizers_of(model, "muon"), load_file(str(data)))
+    words = ["--optimizer", "muon", "--muon_momentum", MOMENTUM, "--muon_scale_mode", "shape_scaling", *plain]
+    found = train(program, data, folder / "muon", "--adapter_name_or_path", start, *words, *EXPERT_LAYOUTS["tp 2, ep 2, pp 2"], model=base)
+    compare_losses("experts in one tensor, Muon", found, losses)
+    share = largest_share(load_file(str(folder / "muon/model/adapter_model.safetensors")), last)
+    assert share <= BOUNDS["muon"], f"experts in one tensor, Muon: {share:.3g}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- MTP
@@ -213,7 +262,6 @@ def compare_frozen(program, data_file, folder):
 
 
 def compare_averages(program, data_file, folder):
-    torch.Tensor.bfloat16 = torch.Tensor.float  # the type of torch.optim.Muon's iterations
     data, start = load_file(str(data_file)), GOLDEN / "lora"
     for name, words in {"adam": [], "muon": ["--optimizer", "muon", "--muon_momentum", MOMENTUM, "--muon_scale_mode", "shape_scaling"]}.items():
         model = load(start, trainable=True)
@@ -245,10 +293,12 @@ def main():
     parser.add_argument("--only")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    torch.Tensor.bfloat16 = torch.Tensor.float  # the type of torch.optim.Muon's iterations
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     program = arguments.program
     checks = {"linear": lambda folder, _: compare_linear_attention(program, folder),
+              "gpt_oss": lambda folder, _: compare_expert_tensors(program, folder),
               "mtp": lambda folder, _: compare_mtp(program, False, folder),
               "mtp tied": lambda folder, _: compare_mtp(program, True, folder),
               "frozen": lambda folder, data: compare_frozen(program, data, folder),

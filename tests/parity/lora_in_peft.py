@@ -21,6 +21,7 @@ try:
     import peft
     import torch
     import transformers
+    from peft.optimizers import create_loraplus_optimizer
     from safetensors.torch import load_file, save_file
 except ImportError as missing:
     print(f"skipped: {missing}; install torch, transformers, peft and safetensors for this Python")
@@ -61,10 +62,14 @@ def peft_losses(adapter, data, lr=LR, model=MODEL):
     return losses_of(load(adapter, trainable=True, model=model), data, lr)
 
 
-def losses_of(model, data, lr):
-    trained = [p for p in model.parameters() if p.requires_grad]
+def adamw(trained, lr):
     decays = [{"params": [p for p in trained if p.dim() >= 2]}, {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(decays, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    return torch.optim.AdamW(decays, lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+
+
+def losses_of(model, data, lr, make_optimizer=adamw):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = make_optimizer(trained, lr)
     losses = []
     for ids, labels in zip(data["input_ids"], data["labels"]):
         loss = model(input_ids=ids, labels=labels).loss
@@ -388,6 +393,31 @@ def compare_four_bits(program, data, folder):
     print("in 4 bits with an adapter merged: as from the folder of `concord merge`", flush=True)
 
 
+# ------------------------------------------------------------------------------------------------------------- LoRA+
+
+
+def compare_loraplus(program, data, folder):
+    """The learning rates of peft's create_loraplus_optimizer, with DoRA, whose magnitudes have that of B. It decays
+    these, unlike Concord: without weight decay there."""
+    ratio, lr = 8, 1e-3
+    for name, decay, words in (("LoRA+", 0.1, []), ("LoRA+ with DoRA", 0.0, ["--use_dora"])):
+        words = [*words, "--lora_target", "q_proj,v_proj,down_proj", "--weight_decay", decay, "--learning_rate", lr]
+        train(program, data, folder / f"{name} start", *words, "--max_steps", 1, "--learning_rate", 0)
+        model = load(folder / f"{name} start/model", trainable=True)
+        plain = losses_of(load(folder / f"{name} start/model", trainable=True), load_file(str(data)), lr)
+
+        def loraplus(_, lr):
+            return create_loraplus_optimizer(model, torch.optim.AdamW, lr=lr, loraplus_lr_ratio=ratio, betas=(0.9, 0.95),
+                                                             eps=1e-8, loraplus_weight_decay=decay)
+
+        wanted = losses_of(model, load_file(str(data)), lr, loraplus)
+        if not max(abs(a - b) for a, b in zip(wanted, plain)) > 100 * LOSS_BOUND:
+            raise AssertionError(f"{name}: the ratio makes no difference")
+        for layout in ("one", "tp 2, dp 2, ZeRO"):
+            found = train(program, data, folder / f"{name}, {layout}", *words, "--loraplus_lr_ratio", ratio, *LAYOUTS[layout])
+            compare_losses(f"{name}, {layout}", found, wanted)
+
+
 # ----------------------------------------------------------------------------------------------------- TRL's metrics
 
 
@@ -468,6 +498,7 @@ def main():
     parser.add_argument("--only_starts", action="store_true", help="only adapters that begin as a part of the weights")
     parser.add_argument("--only_four_bits", action="store_true", help="only weights in 4 bits, and several adapters")
     parser.add_argument("--only_experts", action="store_true", help="only adapters beside experts")
+    parser.add_argument("--only_loraplus", action="store_true", help="only learning rates of LoRA+")
     arguments = parser.parse_args()
     program = arguments.program
     if arguments.platform:
@@ -509,6 +540,8 @@ def main():
             return compare_four_and_several()
         if arguments.only_experts:
             return compare_all_experts()
+        if arguments.only_loraplus:
+            return compare_loraplus(program, data_file, folder)
         if arguments.only_starts:
             return compare_starts()
         wanted = peft_losses(GOLDEN / "lora", data)
@@ -544,6 +577,7 @@ def main():
         compare_logits(program, folder / "dora tp 2, sequence parallel/model", batch, folder)
         compare_merged(program, folder / "dora pp 2, zero bubble/model", torch.float32, folder / "dora")
 
+        compare_loraplus(program, data_file, folder)
         compare_starts()
         compare_all_experts()
         compare_four_and_several()

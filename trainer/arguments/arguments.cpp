@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
 
 #include "core/base/files/input_file.h"
 #include "core/base/quoted.h"
@@ -35,7 +36,8 @@ struct Reading {
   TrainingArguments* arguments;
   ExtraArguments* extra = nullptr;  // null: none
   std::vector<std::string> given = {};
-  size_t given_in_file = 0;  // how many of them
+  size_t given_in_file = 0;                  // how many of them
+  std::set<const Argument*> below_one = {};  // the arguments of that column that were set so
   Problems problems = {};
   std::map<std::string_view, std::vector<std::string>> ignored = {};  // by reason
   ForeignValues converted = {};                                       // applied when all other names are read
@@ -62,11 +64,31 @@ bool is_neutral(const NotSupported& refused, const ArgumentValue& value) {
   return is_empty_list || std::ranges::find(refused.neutral, text) != refused.neutral.end();
 }
 
+// Returns the argument that |value|, given as |name|, is for; null if there is none. Other programs' names have one
+// meaning only.
+const Argument* argument_of(const std::string& name, const ArgumentValue& value) {
+  const Argument* argument = find_argument(name);
+  return argument == nullptr || argument->name != name ? argument : &argument_for(*argument, value.text);
+}
+
+// Resets the argument for the other form if |name| was given both as a number and as a fraction: the last one holds.
+void forget_other_form(const std::string& name, const Argument* meant, Reading* reading) {
+  const Argument* named = find_argument(name);
+  if (named == nullptr) return;  // a setting that is converted
+  if (meant != named && named->name == name) {
+    assign(*named, {.text = "null"}, reading->arguments);
+    reading->below_one.insert(meant);
+  } else if (const Argument* other = find_argument(meant->below_one); reading->below_one.erase(other) > 0) {
+    assign(*other, {.text = "null"}, reading->arguments);
+  }
+}
+
 // Sets |argument| to |value|, which was given as |name|; errors are added to the problems.
 void take_argument(const Argument& argument, const std::string& name, const ArgumentValue& value,
                    const std::string& where, Reading* reading) {
   try {
     assign(argument, value, reading->arguments);
+    forget_other_form(name, &argument, reading);
     reading->given.emplace_back(argument.name);
   } catch (const Refusal& refusal) {
     const std::string shown_name = argument.name == name ? name : fmt::format("{} ({})", name, argument.name);
@@ -116,7 +138,7 @@ void take_foreign(const ForeignSetting& setting, const std::string& name, const 
 void take(const std::string& name, const ArgumentValue& value, const std::string& where, Reading* reading) {
   const ForeignSetting* foreign = find_foreign(name);
   if (const Argument* argument = find_argument(name); argument != nullptr && argument->name == name) {
-    take_argument(*argument, name, value, where, reading);
+    take_argument(argument_for(*argument, value.text), name, value, where, reading);
   } else if (reading->extra != nullptr && reading->extra->has(name)) {
     take_extra(name, value, where, reading);
   } else if (foreign != nullptr) {
@@ -178,7 +200,7 @@ void take_entries(const std::vector<YamlEntry>& entries, const std::string& file
   const std::vector<YamlEntry> flat = without_sections(entries);
   for (const YamlEntry& entry : flat) {
     const std::string where = fmt::format("{}:{}", file, entry.line);
-    const Argument* argument = find_argument(entry.name);
+    const Argument* argument = argument_of(entry.name, entry.value);
     const bool is_own = argument == nullptr || argument->name == entry.name;
     if (!is_own && is_null(entry.value)) continue;
     const auto [first, is_new] = first_of.emplace(is_own ? entry.name : argument->name, &entry);
@@ -260,6 +282,18 @@ std::vector<Option> split_options(std::span<const std::string> args, const Extra
   return options;
 }
 
+// Returns name=value pairs, separated by commas, as a mapping; other text unchanged.
+ArgumentValue mapping_of(const std::string& text) {
+  ArgumentValue mapping{.form = ArgumentValue::Form::mapping};
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size()), equals = text.find('=', begin);
+    if (equals == begin || equals >= end) return {.text = text};
+    mapping.pairs.emplace_back(text.substr(begin, equals - begin), text.substr(equals + 1, end - equals - 1));
+    begin = end + 1;
+  }
+  return mapping;
+}
+
 ArgumentValue command_line_value(const Option& option) {
   if (!option.value) return {.text = "true"};
   if (!option.more.empty()) {
@@ -276,6 +310,9 @@ ArgumentValue command_line_value(const Option& option) {
                            : foreign != nullptr && std::holds_alternative<DescribesModel>(foreign->meaning);
   const bool is_quoted = option.value->size() > 1 && option.value->front() == '\'' && option.value->back() == '\'';
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
+  const bool is_mapping = argument != nullptr &&
+                          std::holds_alternative<ArgumentField<std::map<std::string, std::string>>>(argument->member);
+  if (is_mapping) return mapping_of(*option.value);
   // Scripts that keep '99,1,0' in an array pass the quotes on.
   return {.text = is_quoted ? option.value->substr(1, option.value->size() - 2) : *option.value};
 }
@@ -358,7 +395,7 @@ CommandLine parse_command_line(std::span<const std::string> args, const ParseOpt
 
 void set_argument(const Argument& argument, const std::string& text, TrainingArguments* arguments) {
   try {
-    assign(argument, {.text = text}, arguments);
+    assign(argument_for(argument, text), {.text = text}, arguments);
   } catch (const Refusal& refusal) {
     throw ConfigError(fmt::format("--{} {}", argument.name, refusal.why));
   }

@@ -72,7 +72,9 @@ std::vector<int64_t> skipped_steps(const StepArguments& steps);
 // Every argument, in groups, each with its help as a comment. read_yaml gives the same arguments back.
 std::string to_yaml(const TrainingArguments& arguments);
 
-std::string arguments_help();  // for --help
+// Returns the text of --help: the groups whose title contains |group|, and the arguments of others whose name does; all
+// if it is empty. Throws ConfigError, with the titles, if there are none.
+std::string arguments_help(std::string_view group = {});
 
 // Whether resume_from_checkpoint asks for the newest checkpoint of output_dir.
 bool resumes_from_newest(const TrainingArguments& arguments);

@@ -276,6 +276,25 @@ TEST(Arguments, LogLinesAndEvaluationsThatAreNotGivenFollowFromOthers) {
   EXPECT_EQ(eval_steps(from_yaml("logging_steps: 30\neval_steps: 0.1")), 0.1);
 }
 
+// As transformers 5 reads warmup_steps.
+TEST(Arguments, AWarmupBelowOneIsAShareOfAllSteps) {
+  const auto lr = [](const LrArguments& a) { return std::pair(a.warmup_steps, a.warmup_ratio); };
+  EXPECT_EQ(lr(from_yaml("warmup_steps: 0.1").lr), std::pair(int64_t{0}, 0.1));
+  EXPECT_EQ(lr(from_yaml("warmup_steps: 1.0").lr), std::pair(int64_t{1}, 0.0));
+  EXPECT_EQ(lr(from_yaml("warmup_ratio: 0.1\nwarmup_steps: 0").lr), std::pair(int64_t{0}, 0.1));
+  EXPECT_THAT(yaml_error("warmup_steps: 1.5"), HasSubstr("warmup_steps is '1.5', but must be an integer"));
+  EXPECT_THAT(yaml_error("warmup_steps: -0.5"), HasSubstr("must be an integer"));
+  EXPECT_THAT(yaml_error("lr_warmup_iters: 0.5"), HasSubstr("must be an integer")) << "Megatron's are whole";
+  EXPECT_THAT(yaml_error("warmup_ratio: 0.2\nwarmup_steps: 0.1"), HasSubstr("was already given as 'warmup_ratio'"));
+  // The command line replaces what the file has, in either form.
+  const TemporaryFile share("warmup_steps: 0.1\n"), steps("warmup_steps: 7\n");
+  EXPECT_EQ(lr(parse({"--config", share.path(), "--warmup_steps", "5"}).arguments.lr), std::pair(int64_t{5}, 0.0));
+  EXPECT_EQ(lr(parse({"--config", steps.path(), "--warmup_steps", "0.5"}).arguments.lr), std::pair(int64_t{0}, 0.5));
+  TrainingArguments arguments;
+  set_argument(*find_argument("warmup_steps"), "0.25", &arguments);  // of other subcommands
+  EXPECT_EQ(lr(arguments.lr), std::pair(int64_t{0}, 0.25));
+}
+
 TEST(Arguments, SettingsOfResumingHaveTheNamesOfMegatronAndHf) {
   const TrainingArguments a = from_yaml(
       "finetune: true\nno_load_optim: true\nno_load_rng: true\nignore_data_skip: true\n"

@@ -38,6 +38,7 @@ struct FinetuningArguments {
   double alpha = 0;                                  // lora_alpha; 0: two times the rank
   double dropout = 0;                                // lora_dropout
   std::vector<std::string> target = {"all-linear"};  // lora_target
+  std::vector<std::string> target_parameters;        // lora_target_parameters
   bool use_rslora = false;
   bool use_dora = false;
   std::string init = "true";  // init_lora_weights
@@ -47,10 +48,10 @@ struct FinetuningArguments {
   // last one with its own settings, or with new_adapter (create_new_adapter) merges it too and trains a new one.
   std::string adapter;
   bool new_adapter = false;
-  int64_t trainable_layers = 2;                            // freeze_trainable_layers: the last ones; below 0: the first
-  std::vector<std::string> trainable_modules = {"all"};    // freeze_trainable_modules: parts of their names
-  std::vector<std::string> extra_modules = {};             // freeze_extra_modules: parts of names outside the layers
-  int64_t quantization_bit = 0;  // 4: frozen weights of linear layers are held in nf4
+  int64_t trainable_layers = 2;                          // freeze_trainable_layers: the last ones; below 0: the first
+  std::vector<std::string> trainable_modules = {"all"};  // freeze_trainable_modules: parts of their names
+  std::vector<std::string> extra_modules = {};           // freeze_extra_modules: parts of names outside the layers
+  int64_t quantization_bit = 0;                          // 4: frozen weights of linear layers are held in nf4
 
   bool is_lora() const { return type == FinetuningType::lora; }
   bool operator==(const FinetuningArguments&) const = default;
@@ -82,6 +83,7 @@ struct GroupArguments {
   std::vector<std::string> freeze;
   std::map<std::string, std::string> lr_mult_pattern, weight_decay_mult_pattern;
   double head_lr_mult = 1;
+  double loraplus_lr_ratio = 1;
   double decoupled_lr = 0;       // 0: as the others
   double decoupled_min_lr = -1;  // -1: min_lr
   bool operator==(const GroupArguments&) const = default;

@@ -1,9 +1,13 @@
 // Arguments back to text: the YAML of --print_config and the text of --help.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 
+#include "core/base/config_error.h"
 #include "core/base/enum_names.h"
+#include "core/base/quoted.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/arguments/table.h"
 
@@ -41,6 +45,12 @@ struct Print {
     return fmt::format("[{}]", joined(values, yaml_text));
   }
 };
+
+// Ignores case.
+bool contains_word(std::string_view text, std::string_view word) {
+  const auto same = [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); };
+  return !std::ranges::search(text, word, same).empty() || word.empty();
+}
 
 }  // namespace
 
@@ -104,16 +114,22 @@ std::string to_yaml(const TrainingArguments& arguments) {
   return yaml;
 }
 
-std::string arguments_help() {
+std::string arguments_help(std::string_view group) {
   const TrainingArguments defaults;
-  std::string text;
-  for (const ArgumentGroup& group : argument_groups()) {
-    text += fmt::format("\n{}\n", group.title);
-    for (const Argument& argument : group.arguments) {
+  std::string text, titles;
+  for (const ArgumentGroup& each : argument_groups()) {
+    titles += fmt::format("\n  {}", each.title);
+    const bool is_whole = contains_word(each.title, group);
+    std::string lines;
+    for (const Argument& argument : each.arguments) {
+      if (!is_whole && !contains_word(argument.name, group)) continue;
       const std::string name = fmt::format("--{} {}", argument.name, argument_text(argument, defaults));
-      text += fmt::format("  {:<46}  {}\n", name, argument_help(argument));
+      lines += fmt::format("  {:<46}  {}\n", name, argument_help(argument));
     }
+    if (!lines.empty()) text += fmt::format("\n{}\n{}", each.title, lines);
   }
+  if (text.empty())
+    throw ConfigError(fmt::format("no group or argument contains {}; groups:{}", quoted(group), titles));
   return text;
 }
 

@@ -12,6 +12,8 @@ namespace concord {
 // Throws one ConfigError with all values that the table does not allow, as reading them does. Defaults are allowed.
 void check_values(const TrainingArguments& a);
 
+// Throws ConfigError if no setting names training data.
+void check_training_data(const TrainingArguments& a);
 void check_data_relations(const TrainingArguments& a, Problems* problems);
 void check_objective_relations(const TrainingArguments& a, Problems* problems);
 

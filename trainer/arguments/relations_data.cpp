@@ -8,13 +8,17 @@
 #include "trainer/data/sources/split.h"
 
 namespace concord {
+
+void check_training_data(const TrainingArguments& a) {
+  if (!a.data.path.empty() || !a.data.blend.empty() || !a.dataset.name.empty()) return;
+  throw ConfigError("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
+}
+
 namespace {
 
 void check_sources(const TrainingArguments& a, Problems* problems) {
   const EvaluationArguments& evaluation = a.evaluation;
-  if (a.data.path.empty() && a.data.blend.empty() && a.dataset.name.empty()) {
-    problems->add("no training data: give --train_data (a Megatron prefix, .jsonl, .txt or .safetensors)");
-  }
+  if (!a.has_datasets) problems->collect([&] { check_training_data(a); });
   const auto exclude = [&](bool first, bool second, const char* names) {
     if (first && second) problems->add(fmt::format("{} are both given; give only one of them", names));
   };
@@ -102,6 +106,9 @@ void check_model_and_data(const TrainingArguments& a, Problems* problems) {
     problems->add(
         "sample_prompts are continued at every evaluation, but there is none; set eval_data, and eval_strategy to "
         "steps or epoch");
+  }
+  if (a.evaluation.on_start && !evaluates(a)) {
+    problems->add("eval_on_start needs evaluation data; set eval_data, eval_datasets or split");
   }
   if (a.evaluation.strategy != IntervalStrategy::no && !evaluates(a)) {
     problems->add(fmt::format("eval_strategy is {}, but eval_data is not set; set eval_data, or use eval_strategy: no",

@@ -142,6 +142,10 @@ void check_optimizer(const TrainingArguments& a, Problems* problems) {
   if (has_ema && a.best_model.load_at_end && a.saving.only_model) {
     problems->add(refusal_message(Refused::average_of_best_model));
   }
+  if (a.groups.loraplus_lr_ratio != 1 && !a.finetuning.is_lora()) {
+    problems->add(fmt::format("loraplus_lr_ratio {:g} is for adapters; set finetuning_type: lora, or remove it",
+                              a.groups.loraplus_lr_ratio));
+  }
 }
 
 void check_dropout(const TrainingArguments& a, Problems* problems) {

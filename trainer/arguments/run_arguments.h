@@ -98,6 +98,8 @@ struct EvaluationArguments {
   // HF's default is no, which silently ignores the data.
   IntervalStrategy strategy = IntervalStrategy::automatic;
   double steps = 0;            // 0: see eval_steps() in arguments.h
+  double delay = 0;            // eval_delay: evaluations are due from this step on, or with strategy epoch this epoch
+  bool on_start = false;       // eval_on_start
   std::string sample_prompts;  // file with prompts; the report of each evaluation has their continuations
   int64_t sample_max_new_tokens = 64;
 

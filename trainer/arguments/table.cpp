@@ -1,6 +1,8 @@
 #include "trainer/arguments/table.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include "core/base/nearest_name.h"
 #include "core/models/config.h"
@@ -51,6 +53,14 @@ const Argument* find_launch_argument(std::string_view name) {
   return found == launch_arguments().end() ? nullptr : &*found;
 }
 
+const Argument& argument_for(const Argument& argument, const std::string& text) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc() && end == text.data() + text.size();
+  const bool is_fraction = is_number && number > 0 && number < 1;
+  return is_fraction && !argument.below_one.empty() ? *find_argument(argument.below_one) : argument;
+}
+
 std::span<const std::string_view> allowed_names(const Argument& argument) {
   if (const auto* one = std::get_if<EnumField<std::string>>(&argument.member)) return one->allowed;
   if (const auto* list = std::get_if<EnumField<std::vector<std::string>>>(&argument.member)) return list->allowed;
@@ -72,6 +82,17 @@ std::vector<std::string> input_paths(const TrainingArguments& arguments) {
 }
 
 std::string nearest_argument(std::string_view name) {
+  constexpr std::array<std::array<std::string_view, 2>, 7> kAbbreviations = {
+      {{"tp", "tensor_model_parallel_size"},
+       {"pp", "pipeline_model_parallel_size"},
+       {"vpp", "virtual_pipeline_model_parallel_size"},
+       {"cp", "context_parallel_size"},
+       {"ep", "expert_model_parallel_size"},
+       {"etp", "expert_tensor_parallel_size"},
+       {"batch_size", "per_device_train_batch_size"}}};
+  for (const auto& [abbreviation, meant] : kAbbreviations) {
+    if (name == abbreviation) return std::string(meant);
+  }
   std::vector<std::string_view> known;
   for (const Argument* argument : all_arguments()) known.push_back(argument->name);
   return nearest_name(name, known);

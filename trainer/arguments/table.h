@@ -78,6 +78,7 @@ struct Argument {
   ArgumentRange range = {};
   bool is_input = false;  // a text that names a file or folder to read
   Resume resume = Resume::undecided;
+  std::string_view below_one = "";  // the argument that takes values between 0 and 1 given under this name
 };
 
 struct ArgumentGroup {
@@ -93,6 +94,8 @@ std::span<const Argument> launch_arguments();
 // Return null if there is no such argument.
 const Argument* find_argument(std::string_view name);  // by its own name, or an alias
 const Argument* find_launch_argument(std::string_view name);
+// Returns |argument|, or the one of its column below_one if |text| is a number between 0 and 1.
+const Argument& argument_for(const Argument& argument, const std::string& text);
 // Returns whether |name| is an option of `concord train` itself: --config, --help, --json or --print_config.
 bool is_program_option(std::string_view name);
 // Returns whether |name| is an option of the program or its launcher, an argument, or a name of another program's.

@@ -37,6 +37,11 @@ constexpr Argument kDataArguments[] = {
      .help =
          "weights of training, validation and test data in train_data (969,30,1), instead of eval_data and test_data",
      .resume = Resume::data},
+    {.name = "max_samples",
+     .member = field<&T::data, &DataArguments::max_samples>,
+     .help = "use only the first N records, documents or rows of each data set; 0: all of them",
+     .range = between(0, kMaxSteps),
+     .resume = Resume::data},
     {.name = "eval_data",
      .member = field<&T::evaluation, &EvaluationArguments::data>,
      .help = "same formats as train_data, used for evaluation",

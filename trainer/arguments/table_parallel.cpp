@@ -41,6 +41,11 @@ constexpr Argument kParallelismArguments[] = {
      .member = field<&T::model_options, &ModelOptions::sequence_parallel>,
      .help = "also split norms and residuals over the tensor-parallel ranks",
      .resume = Resume::may_differ},
+    {.name = "platform",
+     .member = field<&T::job, &InitializeArgs::platform>,
+     .help = "plugin to run on, as CONCORD_PLATFORM: cpu, cuda, ascend or the path of one; empty: CONCORD_PLATFORM, or "
+             "the best that has a device",
+     .resume = Resume::may_differ},
     {.name = "order",
      .member = field<&T::job, &InitializeArgs::order>,
      .help = "order of the mesh axes, fastest-varying first",

@@ -100,6 +100,7 @@ struct TrainingArguments {
   FaultArguments faults;
   ReportArguments report;
   std::map<std::string, std::string> extra;  // values of a program's own arguments (extra_arguments.h), as YAML
+  bool has_datasets = false;                 // the program provides the data, so no setting has to name any
 
   bool operator==(const TrainingArguments&) const = default;
 };

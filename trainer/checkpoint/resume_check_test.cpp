@@ -297,6 +297,7 @@ TEST_F(ResumeCheck, EverySettingOfTheDataChangesItsIdentity) {
          {"--train_data_blend", "0.4," + a + ",0.6," + b},
          "has source 1: weight 0.4"}},
        {"split", {{}, {"--split", "8,1,1"}, {"--split", "6,3,1"}, "has the part of them 0 to 38"}},
+       {"max_samples", {{}, {"--max_samples", "40"}, {"--max_samples", "20"}, "has samples 20"}},
        {"seq_length", {{}, {"--seq_length", "16"}, {"--seq_length", "24"}, "has seq_length 24"}},
        {"cutoff_len", {{"--seq_length", "16"}, {}, {"--cutoff_len", "8"}, "contents "}},
        {"truncation", {cut, {}, {"--truncation", "left"}, "contents "}},
@@ -337,6 +338,15 @@ TEST_F(ResumeCheck, EverySettingOfTheModelAndItsAdapterIsFoundInAConfig) {
     fs::create_directory(data(name));
     write_file(data(name) + "/adapter_config.json", to_json(saved_form(*plan(lora).adapter)));
   }
+  const std::string oss = data("oss");
+  fs::create_directory(oss);
+  write_file(oss + "/config.json",
+             R"({"model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "vocab_size": 320,
+      "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 8,
+      "num_key_value_heads": 1, "max_position_embeddings": 64, "sliding_window": 8, "num_local_experts": 2,
+      "num_experts_per_tok": 1, "rms_norm_eps": 1e-5, "layer_types": ["sliding_attention", "full_attention"],
+      "hidden_act": "silu", "attention_bias": true, "tie_word_embeddings": false,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}})");
   const std::string first = data("first"), second = data("second"), third = data("third");
   expect_found(Resume::adapter,
                {{"finetuning_type", {{}, {}, lora, "has the weights of a whole model, but this run trains an adapter"}},
@@ -344,6 +354,11 @@ TEST_F(ResumeCheck, EverySettingOfTheModelAndItsAdapterIsFoundInAConfig) {
                 {"lora_alpha", {lora, {}, {"--lora_alpha", "32"}, "has lora_alpha 32"}},
                 {"lora_dropout", {lora, {}, {"--lora_dropout", "0.1"}, "has lora_dropout 0.1"}},
                 {"lora_target", {lora, {}, {"--lora_target", "q_proj,v_proj"}, "has lora_target "}},
+                {"lora_target_parameters",
+                 {lora + Words{"--model", oss},
+                  {},
+                  {"--lora_target_parameters", "mlp.experts.down_proj"},
+                  "has lora_target_parameters "}},
                 {"use_rslora", {lora, {}, {"--use_rslora"}, "has use_rslora true"}},
                 {"use_dora", {lora, {}, {"--use_dora"}, "has use_dora true"}},
                 {"rank_pattern", {lora, {}, {"--rank_pattern", "{q_proj: 2}"}, "has rank_pattern "}},

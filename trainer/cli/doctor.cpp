@@ -8,13 +8,18 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "core/base/bytes_text.h"
+#include "platform/abi/doctor.h"
+#include "platform/loader/dynamic_library.h"
+#include "platform/loader/search_path.h"
 #include "trainer/cli/platforms.h"
+#include "trainer/cli/rank_command.h"
 #include "trainer/program_path.h"
 
 namespace concord {
@@ -72,6 +77,13 @@ std::vector<Finding> examine_plugins() {
   return findings;
 }
 
+void add_finding(void* findings, int32_t kind, const char* topic, const char* found, const char* advice) {
+  const Kind judged = kind == CONCORD_FINDING_FINE   ? Kind::fine
+                      : kind == CONCORD_FINDING_NOTE ? Kind::note
+                                                     : Kind::problem;
+  static_cast<std::vector<Finding>*>(findings)->push_back({judged, topic, found, advice});
+}
+
 int cores_allowed() {
   cpu_set_t set;
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
@@ -84,6 +96,11 @@ Finding judge_open_files() {
   const std::string found = limit.rlim_cur == RLIM_INFINITY ? "no limit" : fmt::format("limit {}", limit.rlim_cur);
   if (limit.rlim_cur >= kEnough) return {Kind::fine, "open files", found, ""};
   return {Kind::problem, "open files", found, "large jobs need more; run ulimit -n 65536"};
+}
+
+bool imports(const std::string& python, const std::string& module) {
+  const std::string command = shell_command({python, "-c", "import " + module}) + " >/dev/null 2>&1";
+  return std::system(command.c_str()) == 0;
 }
 
 constexpr const char* mark(Kind kind) { return kind == Kind::fine ? "ok  " : kind == Kind::note ? "note" : "BAD "; }
@@ -143,6 +160,16 @@ Finding judge_cores(int allowed, int present) {
           "processes share a core; use --nproc 1, or allow more cores (taskset, docker --cpus)"};
 }
 
+Finding judge_python(const std::string& python, bool has_tokenizers, bool has_jinja) {
+  if (has_tokenizers && has_jinja) return {Kind::fine, "Python", python + " has tokenizers and jinja2", ""};
+  const char* const missing = has_jinja ? "tokenizers" : has_tokenizers ? "jinja2" : "tokenizers and jinja2";
+  return {
+      Kind::note, "Python", fmt::format("{} does not have {}", python, missing),
+      fmt::format("a tokenizer.json needs tokenizers, chat templates need jinja2: {} -m pip install tokenizers jinja2, "
+                  "or set CONCORD_PYTHON to another Python",
+                  python)};
+}
+
 std::vector<Finding> examine_machine() {
   std::vector<Finding> findings = examine_plugins();
   findings.push_back(judge_cores(cores_allowed(), static_cast<int>(std::thread::hardware_concurrency())));
@@ -153,17 +180,38 @@ std::vector<Finding> examine_machine() {
   const FolderSpace disk = space_in(here);
   findings.push_back(judge_disk(here, disk.free, disk.writable));
   findings.push_back(judge_open_files());
-  findings.push_back({Kind::fine, "Python", "needed only to tokenize text with a tokenizer.json", ""});
+  const char* const given = std::getenv("CONCORD_PYTHON");
+  const std::string python = given != nullptr && *given != '\0' ? given : "python3";
+  findings.push_back(judge_python(python, imports(python, "tokenizers"), imports(python, "jinja2")));
   return findings;
+}
+
+std::vector<Finding> examine_platform(const std::string& name) {
+  std::vector<Finding> findings;
+  std::string places;
+  for (const loader::Folder& folder : loader::plugin_folders()) {
+    const std::filesystem::path file = std::filesystem::path(folder.path) / ("libconcorddoctor_" + name + ".so");
+    places += (places.empty() ? "" : ", ") + file.string();
+    if (!std::filesystem::exists(file)) continue;
+    const auto examine = reinterpret_cast<concord_doctor_examine_function*>(
+        loader::DynamicLibrary::open(file.string()).symbol("concord_doctor_examine"));
+    if (examine == nullptr) continue;
+    examine(&add_finding, &findings);
+    return findings;
+  }
+  return {{Kind::problem, "platform " + name, "has no checks: tried " + places,
+           "see `concord platforms` for its plugin and what it lacks"}};
 }
 
 void add_doctor_command(CLI::App* program, int* exit_code) {
   const auto as_json = std::make_shared<bool>(false);
+  const auto platform = std::make_shared<std::string>();
   CLI::App* app = program->add_subcommand("doctor", "check this machine and recommend what to do about each finding");
   app->footer("Exit codes: 0 no problems, 1 problems found, 2 wrong usage.");
   app->add_flag("--json", *as_json, "one JSON document on standard output and nothing else there");
-  app->callback([as_json, exit_code] {
-    const std::vector<Finding> findings = examine_machine();
+  app->add_option("--platform", *platform, "check the vendor's software of this platform instead: ascend");
+  app->callback([as_json, platform, exit_code] {
+    const std::vector<Finding> findings = platform->empty() ? examine_machine() : examine_platform(*platform);
     *as_json ? print_json(findings) : print_text(findings);
     for (const Finding& finding : findings) {
       if (finding.kind == Kind::problem) *exit_code = 1;

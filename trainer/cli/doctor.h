@@ -22,11 +22,15 @@ struct Finding {
 void add_doctor_command(CLI::App* program, int* exit_code);
 
 std::vector<Finding> examine_machine();
+// Returns the findings of a platform's own checks of the vendor's software (platform/abi/doctor.h), or a problem if it
+// has none.
+std::vector<Finding> examine_platform(const std::string& name);
 
 // Pure, for the tests: what is said of numbers that were measured.
 Finding judge_shared_memory(int64_t total_bytes, int64_t free_bytes, bool writable);
 Finding judge_memory(int64_t total_bytes, int64_t available_bytes);
 Finding judge_disk(const std::string& folder, int64_t free_bytes, bool writable);
 Finding judge_cores(int allowed, int present);
+Finding judge_python(const std::string& python, bool has_tokenizers, bool has_jinja);
 
 }  // namespace concord

@@ -35,6 +35,22 @@ TEST(Doctor, WhatIsEnoughIsFine) {
   EXPECT_EQ(judge_cores(1, 8).kind, Kind::note);
 }
 
+TEST(Doctor, APythonWithoutAModuleIsNamedWithTheCommandThatInstallsIt) {
+  EXPECT_EQ(judge_python("python3", true, true).kind, Kind::fine);
+  const Finding finding = judge_python("/opt/python", true, false);
+  EXPECT_EQ(finding.kind, Kind::note);
+  EXPECT_EQ(finding.found, "/opt/python does not have jinja2");
+  EXPECT_THAT(finding.advice, HasSubstr("/opt/python -m pip install tokenizers jinja2"));
+  EXPECT_EQ(judge_python("python3", false, false).found, "python3 does not have tokenizers and jinja2");
+}
+
+TEST(Doctor, APlatformWithoutChecksIsAProblem) {
+  const std::vector<Finding> findings = examine_platform("nonesuch");
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_EQ(findings[0].kind, Kind::problem);
+  EXPECT_THAT(findings[0].found, HasSubstr("libconcorddoctor_nonesuch.so"));
+}
+
 TEST(Doctor, ThisMachineIsExaminedWithoutAnError) {
   const std::vector<Finding> findings = examine_machine();
   EXPECT_GE(findings.size(), 6u);

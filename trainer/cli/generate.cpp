@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/input_file.h"
 #include "core/models/adapters/adapter_config.h"
 #include "core/models/config.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr const char* kGenerateFooter =
     R"(Text goes through the tokenizer of the model's folder, with --chat through its chat template as well:
   concord generate --model DIR --prompt "Once upon a time"
+  concord generate --model DIR --chat                          a conversation, a line per message, until Ctrl-D
   concord generate --model DIR --prompt "Who are you?" --chat --temperature 0.7 --top_p 0.9
   concord generate --model DIR --prompts questions.jsonl --json --nproc 2 --tensor_model_parallel_size 2
 A line of a .jsonl is {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}; other files have a prompt per line.
@@ -35,8 +37,8 @@ device, except where two tokens are so close that rounding decides.
 
 // All checks that do not need libtorch.
 void check_generate_args(const GenerateArguments& given) {
-  if (given.prompt.empty() == given.prompts.empty()) {
-    throw ConfigError("generate needs either --prompt TEXT or --prompts FILE");
+  if (given.prompt.empty() == given.prompts.empty() && !is_conversation(given)) {
+    throw ConfigError("generate needs either --prompt TEXT or --prompts FILE, or --chat for a conversation");
   }
   check_sampling(given.options.sampling);
   bool needs_tokenizer = given.prompts.empty();
@@ -59,6 +61,9 @@ void check_generate_args(const GenerateArguments& given) {
 
 // --model may be the folder of an adapter, which names its base model. Its tokenizer is that of the training.
 void resolve_adapter(GenerateArguments* given) {
+  given->model = local_model(given->model, "--model");
+  given->adapter = local_model(given->adapter, "--adapter");
+  given->tokenizer = local_model(given->tokenizer, "--tokenizer");
   if (given->adapter.empty() && has_adapter(given->model)) {
     given->adapter = std::exchange(given->model, base_folder_of(given->model));
   }
@@ -70,7 +75,6 @@ int run_generate(GenerateArguments given, int64_t nproc) {
   resolve_adapter(&given);
   check_generate_args(given);
   const int64_t world = ranks_of_command(nproc);
-  setenv("CONCORD_LOG", "warn", 0);  // standard output and error are for the text
   // Errors are reported before any process waits for another one.
   torch_module().check_generate(given, world);
   if (nproc > 1) {
@@ -123,7 +127,8 @@ void add_generate_command(CLI::App* program, int* exit_code) {
   app->add_option("--adapter", given->adapter, "folder of an adapter for the model");
   app->add_option("--prompt", given->prompt, "text to continue");
   app->add_option("--prompts", given->prompts, "file with prompts, .jsonl or one per line");
-  app->add_flag("--chat", given->chat, "the prompt is what a user says; the model answers");
+  app->add_flag("--chat", given->chat,
+                "the prompt is what a user says; the model answers. Without a prompt: a conversation");
   add_settings(app, {{.name = "tokenizer"}, {.name = "chat_template"}}, settings.get());
   add_dtype(app, &given->dtype);
   add_sampling(app, &given->options);
@@ -134,9 +139,11 @@ void add_generate_command(CLI::App* program, int* exit_code) {
                 {.name = "pipeline_model_parallel_size"},
                 {.name = "virtual_pipeline_model_parallel_size"},
                 {.name = "pipeline_model_parallel_layout"},
+                {.name = "platform"},
                 {.name = "ddp_timeout"}},
                settings.get());
   app->callback([given, settings, exit_code] {
+    use_platform(settings->job.platform);
     *exit_code = run_generate(with_settings(*given, *settings), settings->launch.nproc);
   });
 }

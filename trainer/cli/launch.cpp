@@ -173,8 +173,7 @@ void add_launch_command(CLI::App* program, int* exit_code) {
     check_log_dir(all);
     const std::optional<CommandLine> train = train_line(arguments->command);
     const bool holds_lock = train && arguments->settings.launch.nnodes == 1;
-    const std::unique_ptr<RunLock> lock =
-        holds_lock ? lock_for_ranks(output_request(train->arguments, {})) : nullptr;
+    const std::unique_ptr<RunLock> lock = holds_lock ? lock_for_ranks(output_request(train->arguments, {})) : nullptr;
     const std::optional<ContinueLine> last_line = continue_line(train, arguments->command);
     *exit_code = launch(all, resolve(*program, arguments->command));
     if (last_line) last_line->print(*exit_code, train->json);

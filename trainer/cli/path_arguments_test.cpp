@@ -132,6 +132,12 @@ std::vector<PathCase> path_cases() {
        ".bin"},
       {"data build --tokenizer", with({"data", "build", "--input", "F/text.txt", "--output", "F/o"}, "--tokenizer"), "",
        "{}", false, true},
+      {"data build --output_prefix",
+       {"data", "build", "--input", "F/text.txt", "--output_prefix", "@", "--overwrite", "--tokenizer", "byte"},
+       "_text_document.bin"},
+      {"data build --tokenizer_model",
+       with({"data", "build", "--input", "F/text.txt", "--output_prefix", "F/o"}, "--tokenizer_model"), "", "{}", false,
+       true},
       {"data synth --output", {"data", "synth", "--tokens", "1000", "--output", "@"}, ".idx"},
       {"checkpoint list output_dir", {"checkpoint", "list", "@"}},
       {"checkpoint describe checkpoint", {"checkpoint", "describe", "@"}, "/metadata.json", "{}", false},
@@ -211,8 +217,13 @@ std::vector<PathCase> path_cases() {
   };
 }
 
-// Arguments whose value is text and no path.
-const std::set<std::string> kTexts = {"generate --prompt",
+// Arguments whose value is text and no path, or that of a plugin, which the loader checks (platform/loader/probe_test).
+const std::set<std::string> kTexts = {"data build --json_keys",
+                                      "data build --tokenizer_type",
+                                      "generate --platform",
+                                      "probe --platform",
+                                      "train --platform",
+                                      "generate --prompt",
                                       "generate --dtype",
                                       "generate --pipeline_model_parallel_layout",
                                       "train --init_lora_weights",
@@ -321,7 +332,8 @@ class PathArgumentsTest : public ::testing::TestWithParam<PathCase> {
       fs::copy_file(CONCORD_GOLDEN "/lora/adapter_config.json", path + "/adapter_config.json");
     if (file.ends_with(".idx")) fs::copy_file(CONCORD_GOLDEN "/data/tokens.bin", path + ".bin");
     make(file);
-    return GetParam().file.starts_with("/") || GetParam().file == ".idx" || GetParam().file == ".bin" ? path : file;
+    return GetParam().file.starts_with("/") || GetParam().file == ".idx" || GetParam().file.ends_with(".bin") ? path
+                                                                                                              : file;
   }
 
   std::unique_ptr<RunningProcess> start(const std::string& path, bool overwrites = false) const {

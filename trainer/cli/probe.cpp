@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/input_file.h"
 #include "core/base/files/output_check.h"
 #include "core/mesh/job_environment.h"
@@ -65,6 +66,8 @@ void check_probe_output(const ProbeArguments& given) {
 
 // --model may be the folder of an adapter, which names its base model.
 void resolve_adapter(ProbeArguments* given) {
+  given->model = local_model(given->model, "--model");
+  given->adapter = local_model(given->adapter, "--adapter_name_or_path");
   if (given->model.empty() || !given->adapter.empty() || !has_adapter(given->model)) return;
   given->adapter = std::exchange(given->model, base_folder_of(given->model));
 }
@@ -105,6 +108,7 @@ void add_probe_settings(CLI::App* app, TrainingArguments* settings) {
                 {.name = "mtp_num_layers",
                  .help = "MTP layers to use, at most num_nextn_predict_layers; their losses affect gradients only"},
                 {.name = "mtp_loss_scaling_factor"},
+                {.name = "platform"},
                 {.name = "ddp_timeout"}},
                settings);
 }
@@ -146,6 +150,7 @@ void add_probe_command(CLI::App* program, int* exit_code) {
   add_nproc(app, settings.get());
   add_probe_settings(app, settings.get());
   app->callback([given, settings, exit_code] {
+    use_platform(settings->job.platform);
     *exit_code = run_probe(with_settings(*given, *settings), settings->launch.nproc);
   });
 }

@@ -51,8 +51,7 @@ constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
 // Option names are in snake case, as in HF; '-' means the same as '_'. Words after "--" are left alone.
-std::vector<std::string> normalised(int argc, char** argv) {
-  std::vector<std::string> arguments(argv + 1, argv + argc);
+std::vector<std::string> normalised(std::vector<std::string> arguments) {
   for (std::string& argument : arguments) {
     if (argument == "--") break;
     if (!argument.starts_with("--")) continue;
@@ -64,9 +63,19 @@ std::vector<std::string> normalised(int argc, char** argv) {
   return {arguments.rbegin(), arguments.rend()};  // CLI11 reads them from the back
 }
 
+// The words of the command line; `help data build` is `data build --help`.
+std::vector<std::string> words_of(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.empty() || words.front() != "help") return words;
+  words.erase(words.begin());
+  const bool is_train = !words.empty() && words.front() == "train";  // whose --help takes a word
+  words.insert(is_train ? words.begin() + 1 : words.end(), "--help");
+  return words;
+}
+
 // The parser's own error would not suggest a name.
-void check_subcommand(const CLI::App& app, int argc, char** argv) {
-  const std::string word = argc > 1 ? argv[1] : "-";
+void check_subcommand(const CLI::App& app, const std::vector<std::string>& words) {
+  const std::string word = words.empty() ? "-" : words.front();
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
     names.push_back(command->get_name());
@@ -135,7 +144,7 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   CLI::App& app = *program;
   app.set_version_flag("--version", "concord " CONCORD_VERSION);
   app.require_subcommand(1);
-  app.footer("See concord SUBCOMMAND --help for details. Exit codes: 0 success, 1 failure, 2 wrong usage.");
+  app.footer("See concord help SUBCOMMAND for details. Exit codes: 0 success, 1 failure, 2 wrong usage.");
   add_platforms_command(&app, exit_code);
   add_doctor_command(&app, exit_code);
   add_plan_command(&app);
@@ -169,8 +178,9 @@ int run_program(int argc, char** argv) {
   const std::unique_ptr<CLI::App> program = make_program(&exit_code);
   CLI::App& app = *program;
   try {
-    check_subcommand(app, argc, argv);
-    app.parse(normalised(argc, argv));
+    const std::vector<std::string> words = words_of(argc, argv);
+    check_subcommand(app, words);
+    app.parse(normalised(words));
   } catch (const CLI::ParseError& error) {
     return exit_of_parse(app, error);
   } catch (const ConfigError& error) {

@@ -25,11 +25,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // Arguments that say how a run begins.
-constexpr std::string_view kOfTheStart[] = {"resume_from_checkpoint", "overwrite_output_dir", "finetune",
-                                            "no_load_optim",          "no_load_rng",          "ignore_data_skip",
-                                            "override_opt_param_scheduler"};
+constexpr std::string_view kOfTheStart[] = {
+    "resume_from_checkpoint", "overwrite_output_dir",        "finetune", "no_load_optim", "no_load_rng",
+    "ignore_data_skip",       "override_opt_param_scheduler"};
 
-// Returns the name of the option that |word| begins, with '_'; empty if it is none.
+// Returns the name of the option that |word| begins, with '_'; empty if |word| is not an option.
 std::string option_name(const std::string& word) {
   if (!word.starts_with("--")) return "";
   std::string name = word.substr(2, word.find('=') - 2);
@@ -38,8 +38,7 @@ std::string option_name(const std::string& word) {
 }
 
 std::string shell_word(const std::string& word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
   std::string quoted = "'";
   for (const char letter : word) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);

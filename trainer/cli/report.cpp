@@ -50,6 +50,8 @@ void check_report_options(const ReportOptions& given) {
     throw ConfigError(fmt::format("--html writes the page of one run; got {} runs", given.folders.size()));
   if (given.serve && (given.folders.size() != 1 || given.json || !given.html.empty() || !given.svg.empty()))
     throw ConfigError("--serve shows one run, and cannot be combined with --html, --svg or --json");
+  if (given.serve && given.metric != "loss")
+    throw ConfigError("--metric has no effect on --serve, whose page has them all");
   if (!given.serve && given.port != 0) throw ConfigError("--port is for --serve");
   if (given.json && given.svg == "-")
     throw ConfigError("--json and another document cannot both use standard output; write one to a file");
@@ -99,21 +101,36 @@ int64_t tokens_at(int64_t step, const RunHistory& history) {
   return logged == history.steps.end() ? history.steps.back().tokens : logged->tokens;
 }
 
-Curve curve_of(const ComparedRun& run, const ReportOptions& given) {
-  Curve curve{.name = run.name, .x = {}, .y = {}};
-  std::set<std::string> names;
+using StepValues = std::vector<std::pair<int64_t, double>>;
+
+// Returns the values of |metric| by step. Adds the names of all metrics to |names|.
+StepValues values_of(const RunHistory& history, const std::string& metric, std::set<std::string>* names) {
+  StepValues found;
   const auto add = [&](int64_t step, const NamedValues& values) {
     for (const auto& [name, value] : values) {
-      names.insert(name);
-      if (name != given.metric) continue;
-      curve.x.push_back(static_cast<double>(given.over == "tokens" ? tokens_at(step, run.history) : step));
-      curve.y.push_back(value);
+      names->insert(name);
+      if (name == metric) found.emplace_back(step, value);
     }
   };
-  for (const LoggedStep& step : run.history.steps) add(step.step, metrics_of(step));
-  for (const LoggedEval& eval : run.history.evals) add(eval.step, metrics_of(eval));
-  if (names.contains(given.metric)) return curve;
-  throw ConfigError(fmt::format("{} has no metric {}; available: {}", run.name, given.metric, fmt::join(names, ", ")));
+  for (const LoggedStep& step : history.steps) add(step.step, metrics_of(step));
+  for (const LoggedEval& eval : history.evals) add(eval.step, metrics_of(eval));
+  return found;
+}
+
+StepValues values_of(const ComparedRun& run, const std::string& metric) {
+  std::set<std::string> names;
+  StepValues values = values_of(run.history, metric, &names);
+  if (!values.empty()) return values;
+  throw ConfigError(fmt::format("{} has no metric {}; available: {}", run.name, metric, fmt::join(names, ", ")));
+}
+
+Curve curve_of(const ComparedRun& run, const ReportOptions& given) {
+  Curve curve{.name = run.name, .x = {}, .y = {}};
+  for (const auto& [step, value] : values_of(run, given.metric)) {
+    curve.x.push_back(static_cast<double>(given.over == "tokens" ? tokens_at(step, run.history) : step));
+    curve.y.push_back(value);
+  }
+  return curve;
 }
 
 std::string picture_of(const std::vector<ComparedRun>& runs, const ReportOptions& given) {
@@ -124,12 +141,12 @@ std::string picture_of(const std::vector<ComparedRun>& runs, const ReportOptions
   return draw_curves(picture);
 }
 
-double lowest_loss(const RunHistory& history) {
-  double lowest = NAN;
-  for (const LoggedStep& step : history.steps) {
-    if (std::isfinite(step.loss) && !(step.loss >= lowest)) lowest = step.loss;
+double lowest(const StepValues& values) {
+  double least = NAN;
+  for (const auto& [step, value] : values) {
+    if (std::isfinite(value) && !(value >= least)) least = value;
   }
-  return lowest;
+  return least;
 }
 
 double tokens_per_second(const RunHistory& history) {
@@ -149,7 +166,7 @@ RunDescription description_of(const ReportOptions& given) {
     if (read_yaml(read_if_there(file), file, &arguments).empty()) return run;
     run.configuration = printed_arguments(arguments);
     run.changed = changed_arguments(arguments, 0);
-  } catch (const ConfigError&) {  // of a program with its own arguments, or another version
+  } catch (const ConfigError&) {  // written by another version, or a program that has its own arguments
   }
   return run;
 }
@@ -167,38 +184,43 @@ void run_report(const ReportOptions& given) {
     return;
   }
   if (!given.svg.empty()) replace_file(given.svg, picture_of(runs, given));
-  std::fputs((given.json ? compared_json(runs) + "\n" : compared_text(runs)).c_str(), stdout);
+  std::fputs((given.json ? compared_json(runs, given.metric) + "\n" : compared_text(runs, given.metric)).c_str(),
+             stdout);
 }
 
 }  // namespace
 
-LossDifference loss_difference(const RunHistory& reference, const RunHistory& other) {
-  std::map<int64_t, double> losses;
-  for (const LoggedStep& step : reference.steps) losses[step.step] = step.loss;
+LossDifference loss_difference(const RunHistory& reference, const RunHistory& other, const std::string& metric) {
+  std::set<std::string> names;
+  std::map<int64_t, double> values;
+  for (const auto& [step, value] : values_of(reference, metric, &names)) values[step] = value;
   LossDifference difference;
-  for (const LoggedStep& step : other.steps) {
-    const auto found = losses.find(step.step);
-    if (found == losses.end()) continue;
-    const bool both_nan = std::isnan(step.loss) && std::isnan(found->second);
-    const double here = both_nan ? 0 : std::abs(step.loss - found->second);
+  for (const auto& [step, value] : values_of(other, metric, &names)) {
+    const auto found = values.find(step);
+    if (found == values.end()) continue;
+    const bool both_nan = std::isnan(value) && std::isnan(found->second);
+    const double here = both_nan ? 0 : std::abs(value - found->second);
     // A NaN compared with a number counts as the largest difference.
     if (difference.steps++ == 0 || here > difference.absolute || (std::isnan(here) && !std::isnan(difference.absolute)))
-      difference = {difference.steps, step.step, here};
+      difference = {difference.steps, step, here};
   }
   return difference;
 }
 
-std::string compared_text(const std::vector<ComparedRun>& runs) {
+std::string compared_text(const std::vector<ComparedRun>& runs, const std::string& metric) {
   size_t widest = 3;
   for (const ComparedRun& run : runs) widest = std::max(widest, run.name.size());
-  std::string text = fmt::format("{:<{}}{:>9}{:>12}{:>12}{:>12}  {}\n", "run", widest, "steps", "last loss", "lowest",
+  const std::string last = "last " + metric;
+  const size_t width = std::max<size_t>(12, last.size() + 2);
+  std::string text = fmt::format("{:<{}}{:>9}{:>{}}{:>12}{:>12}  {}\n", "run", widest, "steps", last, width, "lowest",
                                  "tokens/s", runs.size() > 1 ? "largest difference from the first run" : "");
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunHistory& history = runs[i].history;
-    text += fmt::format("{:<{}}{:>9}{:>12.5f}{:>12.5f}{:>12}", runs[i].name, widest, history.steps.back().step,
-                        history.steps.back().loss, lowest_loss(history), count_text(tokens_per_second(history)));
+    const StepValues values = values_of(runs[i], metric);
+    text += fmt::format("{:<{}}{:>9}{:>{}.5f}{:>12.5f}{:>12}", runs[i].name, widest, history.steps.back().step,
+                        values.back().second, width, lowest(values), count_text(tokens_per_second(history)));
     if (i > 0) {
-      const LossDifference difference = loss_difference(runs[0].history, history);
+      const LossDifference difference = loss_difference(runs[0].history, history, metric);
       text += difference.steps == 0 ? "  no step in common"
                                     : fmt::format("  {:.2e} at step {}", difference.absolute, difference.step);
     }
@@ -207,17 +229,18 @@ std::string compared_text(const std::vector<ComparedRun>& runs) {
   return text;
 }
 
-std::string compared_json(const std::vector<ComparedRun>& runs) {
+std::string compared_json(const std::vector<ComparedRun>& runs, const std::string& metric) {
   ordered_json document = {{"runs", ordered_json::array()}};
   for (const ComparedRun& run : runs) {
-    const LossDifference difference = loss_difference(runs[0].history, run.history);
+    const StepValues values = values_of(run, metric);
+    const LossDifference difference = loss_difference(runs[0].history, run.history, metric);
     document["runs"].push_back({{"name", run.name},
                                 {"steps", run.history.steps.back().step},
-                                {"loss", run.history.steps.back().loss},
-                                {"lowest_loss", lowest_loss(run.history)},
+                                {metric, values.back().second},
+                                {"lowest_" + metric, lowest(values)},
                                 {"tokens_per_second", tokens_per_second(run.history)},
                                 {"steps_in_common", difference.steps},
-                                {"largest_loss_difference", difference.absolute}});
+                                {"largest_" + metric + "_difference", difference.absolute}});
   }
   return document.dump();
 }
@@ -229,8 +252,9 @@ void add_report_command(CLI::App* program) {
       ->required();
   report->add_option("--names", given->names, "names of the runs, separated by commas")->delimiter(',');
   report
-      ->add_option("--metric", given->metric,
-                   "metric to plot: loss, eval_loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
+      ->add_option(
+          "--metric", given->metric,
+          "metric to compare and plot: loss, eval_loss, learning_rate, grad_norm, tokens_per_second, mfu or another")
       ->capture_default_str();
   report->add_option("--over", given->over, "x axis: step or tokens")
       ->check(CLI::IsMember({"step", "tokens"}))

@@ -20,15 +20,17 @@ struct ComparedRun {
   RunHistory history;
 };
 
-// The largest difference in loss from the first run, over the steps that both have logged.
+// The largest difference in a metric from the first run, over the steps that both have logged.
 struct LossDifference {
   int64_t steps = 0;  // that both have
   int64_t step = 0;   // where it is largest
   double absolute = 0;
 };
-LossDifference loss_difference(const RunHistory& reference, const RunHistory& other);
+LossDifference loss_difference(const RunHistory& reference, const RunHistory& other,
+                               const std::string& metric = "loss");
 
-std::string compared_text(const std::vector<ComparedRun>& runs);
-std::string compared_json(const std::vector<ComparedRun>& runs);
+// Throw ConfigError, with the metrics that exist, if a run has not logged |metric|.
+std::string compared_text(const std::vector<ComparedRun>& runs, const std::string& metric = "loss");
+std::string compared_json(const std::vector<ComparedRun>& runs, const std::string& metric = "loss");
 
 }  // namespace concord

@@ -112,6 +112,23 @@ TEST_F(ReportCommandTest, DrawsWhatEvaluationsFound) {
   }
 }
 
+TEST_F(ReportCommandTest, ComparesTheMetricThatIsAskedFor) {
+  const std::string a = write_run("a", 0), b = write_run("b", 0);
+  for (const auto& [folder, scale] : {std::pair(a, 1.0), std::pair(b, 3.0)}) {
+    std::string text;
+    for (const int step : {2, 4}) text += metrics_line(LoggedEval{.step = step, .loss = scale * step}) + "\n";
+    replace_file(folder + "/" + kEvalMetricsFile, text);
+  }
+  const std::string text = run(a + " " + b + " --names a,b --metric eval_loss");
+  EXPECT_THAT(text, HasSubstr("run    steps  last eval_loss      lowest"));
+  EXPECT_THAT(text, HasSubstr("b          5        12.00000     6.00000"));
+  EXPECT_THAT(text, HasSubstr("8.00e+00 at step 4"));
+  const json document = json::parse(run(a + " " + b + " --metric eval_loss --json"));
+  EXPECT_EQ(document.at("runs")[1].at("largest_eval_loss_difference"), 8);
+  EXPECT_THROW(run(a + " --metric perplexity"), ConfigError);
+  EXPECT_THROW(run(a + " --metric eval_loss --serve"), ConfigError);
+}
+
 TEST_F(ReportCommandTest, WhatCannotBeMeantIsRefused) {
   const std::string a = write_run("a", 0);
   EXPECT_THROW(run(folder_ / "nothing"), ConfigError);

@@ -15,6 +15,7 @@
 #include "core/launch/watch/native_stacks.h"
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/arguments.h"
+#include "trainer/arguments/hub_names.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/cli/launch.h"
 #include "trainer/cli/rank_command.h"
@@ -45,6 +46,7 @@ constexpr const char* kTrainUsage = R"(concord train [--config FILE.yaml] [--npr
   --rdzv_backend etcd --rdzv_endpoint HOST:2379[,...] --rdzv_id NAME [--rdzv_conf NAME=VALUE,...] [--local_addr HOST]
                     instead of --master_addr, with max_restarts: the launchers elect their leader in etcd, and another
                     one leads when its machine is lost
+  --help [WORD]     print all arguments, or those of the groups, or with the names, that contain WORD
   --print_config    print the arguments and exit
   --json            print the result as JSON on standard output, and nothing else there
 Names may also be written with '-'. Flags: --bf16, --bf16 false, --no_bf16.
@@ -107,7 +109,6 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> args, st
 
 int start_train(const CommandLine& line, std::vector<std::string> args, bool is_started,
                 std::unique_ptr<RunLock> lock = nullptr) {
-  setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
   const bool is_supervised =
       world_of(line) > 1 || (line.arguments.launch.nproc == 1 && line.arguments.recovery.max_restarts > 0);
   if (is_supervised) return start_train_ranks(line, std::move(args), std::move(lock));
@@ -127,7 +128,18 @@ int start_first_run(CommandLine* line) {
   return start_train(*line, std::move(args), /*is_started=*/false, std::move(lock));
 }
 
+// The word after --help, if there is one: a group of arguments.
+std::optional<std::string> help_group(const std::vector<std::string>& args) {
+  const auto help = std::ranges::find_if(args, [](const auto& word) { return word == "--help" || word == "-h"; });
+  if (help == args.end() || help + 1 == args.end() || (help + 1)->starts_with('-')) return std::nullopt;
+  return *(help + 1);
+}
+
 int run_train(std::vector<std::string> args) {
+  if (const std::optional<std::string> group = help_group(args)) {
+    fmt::print("{}", arguments_help(*group));
+    return 0;
+  }
   if (is_spare()) {
     torch_module().warm_up();
     wait_to_become_a_rank();
@@ -137,6 +149,7 @@ int run_train(std::vector<std::string> args) {
     fmt::print("{}{}", kTrainUsage, arguments_help());
     return 0;
   }
+  use_platform(line.arguments.job.platform);  // also that of the ranks, which load it before they read this
   const JobEnvironment environment = read_job_environment();
   const bool is_started = environment.source != JobSource::single;
   if (is_started && line.arguments.launch.nproc > 0) {
@@ -156,6 +169,7 @@ int run_train(std::vector<std::string> args) {
     fmt::print("{}", to_yaml(line.arguments));
     return 0;
   }
+  use_cached_models(&line.arguments, &line.notes);
   check_torch_module();
   if (JobBoard::of_launcher() || environment.rank != 0) return start_train(line, std::move(args), is_started);
   const ContinueLine last_line(line.arguments, {program_as_typed(), "train"}, args);

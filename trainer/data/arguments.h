@@ -37,6 +37,7 @@ struct DataArguments {
   // Weights of training, validation and test data in the source; empty: everything is used. |part| selects one.
   std::vector<std::string> split = {};
   DataPart part = DataPart::train;
+  int64_t max_samples = 0;  // only the first records or documents of each source, before |split|; 0: all of them
 
   // The tokenizer: "byte", which is built in, or a HF tokenizer.json or its folder, which need Python
   // (trainer/data/text/tokenizer.h). Empty: no tokenizer, and text is rejected. Files of ids need none.

@@ -69,7 +69,10 @@ Evaluator::Evaluator(RunContext& run, const Providers& providers, StepLog& log)
       best_(run.plan, run.job) {}
 
 void Evaluator::request(bool ends_epoch) {
-  run_.control.should_evaluate = interval_.is_due(run_.state.global_step, ends_epoch);
+  const EvaluationArguments& given = run_.plan.arguments.evaluation;
+  const bool counts_epochs = given.strategy == IntervalStrategy::epoch;
+  const double done = counts_epochs ? run_.state.epoch : static_cast<double>(run_.state.global_step);
+  run_.control.should_evaluate = done >= given.delay && interval_.is_due(run_.state.global_step, ends_epoch);
 }
 
 // The last step is always evaluated: the last epoch ends with the run, as in HF, whatever eval_steps is, as in

@@ -30,4 +30,9 @@ struct GenerateArguments {
   bool json = false;
 };
 
+// Whether the prompts are messages from standard input.
+inline bool is_conversation(const GenerateArguments& given) {
+  return given.chat && !given.json && given.prompt.empty() && given.prompts.empty();
+}
+
 }  // namespace concord

@@ -69,13 +69,24 @@ std::string steps_text(const TrainingPlan& plan) {
                      count_text(steps * batch * static_cast<double>(longest_sample(plan))), longest_sample(plan));
 }
 
-std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
-  const TrainingArguments& a = plan.arguments;
-  if (a.evaluation.strategy == IntervalStrategy::no) return "never: eval_strategy is no, so eval_data is not used";
-  if (a.evaluation.strategy == IntervalStrategy::epoch) return "after every epoch and at the end";
+std::string evaluation_times(const TrainingPlan& plan, int64_t eval_steps) {
+  const EvaluationArguments& given = plan.arguments.evaluation;
+  const bool counts_epochs = given.strategy == IntervalStrategy::epoch;
+  const std::string delay =
+      given.delay > 0 ? fmt::format(" from {} {:g} on", counts_epochs ? "epoch" : "step", given.delay) : "";
+  if (counts_epochs) return "after every epoch" + delay + " and at the end";
   if (eval_steps > plan.max_steps)
     return fmt::format("at the end: eval_steps {} is greater than the number of steps", eval_steps);
-  return fmt::format("every {} steps and at the end", eval_steps);
+  return fmt::format("every {} steps{} and at the end", eval_steps, delay);
+}
+
+std::string evaluation_text(const TrainingPlan& plan, int64_t eval_steps) {
+  const EvaluationArguments& given = plan.arguments.evaluation;
+  const std::string start = given.on_start ? "before the first step" : "";
+  if (given.strategy != IntervalStrategy::no) {
+    return start + (given.on_start ? ", " : "") + evaluation_times(plan, eval_steps);
+  }
+  return given.on_start ? start + " only: eval_strategy is no" : "never: eval_strategy is no, so eval_data is not used";
 }
 
 std::string saving_text(const TrainingPlan& plan, int64_t save_steps) {
@@ -243,6 +254,9 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
 ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
                                std::vector<std::string> notes, std::vector<std::unique_ptr<Tracker>> trackers)
     : report_(describe(plan, job, first_step, terminal), std::move(trackers)), notes_(std::move(notes)) {
+  const std::string_view why_slow = job.platform().capability_note(CONCORD_CAP_TORCH_BF16);
+  if (plan.arguments.precision.bf16 && job.platform().capability(CONCORD_CAP_TORCH_BF16) == 0 && !why_slow.empty())
+    notes_.push_back(fmt::format("{}; set bf16: false", why_slow));
   replace_file(plan.arguments.output.dir + "/training_args.yaml", to_yaml(plan.arguments));
 }
 

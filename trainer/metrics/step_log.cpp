@@ -87,9 +87,7 @@ bool StepLog::act() {
   return true;
 }
 
-double StepLog::window_seconds() const {
-  return Seconds(std::chrono::steady_clock::now() - window_start_).count();
-}
+double StepLog::window_seconds() const { return Seconds(std::chrono::steady_clock::now() - window_start_).count(); }
 
 RecentSteps StepLog::recent_steps() const {
   return {.steps = window_.steps, .loss = losses_.last(), .tokens = window_.tokens, .seconds = window_seconds()};

@@ -71,9 +71,9 @@ class ProgressDisplay {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool is_ended_ CONCORD_GUARDED_BY(mutex_) = false;
-  Progress shown_ CONCORD_GUARDED_BY(mutex_);             // values of the last call
-  std::string drawn_ CONCORD_GUARDED_BY(mutex_);          // content of the terminal's last line; empty: nothing drawn
-  bool repeats_log_ CONCORD_GUARDED_BY(mutex_) = false;   // it shows no more than the log line above it
+  Progress shown_ CONCORD_GUARDED_BY(mutex_);            // values of the last call
+  std::string drawn_ CONCORD_GUARDED_BY(mutex_);         // content of the terminal's last line; empty: nothing drawn
+  bool repeats_log_ CONCORD_GUARDED_BY(mutex_) = false;  // it shows no more than the log line above it
   double shown_at_ CONCORD_GUARDED_BY(mutex_) = 0;
   double drawn_at_ CONCORD_GUARDED_BY(mutex_) = 0;
   std::thread redrawing_;  // started by the first line that is drawn

@@ -47,8 +47,8 @@ struct StepReport {
 // The steps after the last logged one.
 struct RecentSteps {
   int64_t steps = 0;
-  double loss = 0;      // of the last step; NaN: unknown
-  int64_t tokens = 0;   // over all ranks
+  double loss = 0;     // last step's; NaN: unknown
+  int64_t tokens = 0;  // over all ranks
   double seconds = 0;
 };
 
@@ -82,12 +82,12 @@ struct RunDescription {
   int64_t eval_steps = 0;
   int64_t train_batch_size = 0;  // per_device_train_batch_size
   int64_t world_size = 1;
-  NamedTexts configuration = {};  // arguments as printed, for the page
+  NamedTexts configuration = {};       // arguments as printed, for the page
   std::set<std::string> changed = {};  // names in |configuration| whose values are not the defaults
   int64_t parameters = 0;              // of the model; 0: unknown
   int64_t trained_parameters = 0;
-  NamedTexts opening = {};        // first lines of output about the run: {"steps", "400, 819k tokens"}
-  NamedTexts layout = {};         // "tensor parallel": "2", device, plugin, ...: for the page and the summary
+  NamedTexts opening = {};  // first lines of output about the run: {"steps", "400, 819k tokens"}
+  NamedTexts layout = {};   // "tensor parallel": "2", device, plugin, ...: for the page and the summary
   std::optional<double> loss_floor = std::nullopt;  // lower bound of the loss, drawn if known
   // For MFU; omitted if the model or the device's peak is unknown.
   std::optional<TransformerShape> shape = std::nullopt;

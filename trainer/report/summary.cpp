@@ -164,7 +164,8 @@ std::string summary_text(const RunDescription& run, const RunHistory& history, c
   if (steps == 0) {
     text += ": no step was done\n";
   } else {
-    text += fmt::format(": {} step{}, {} tokens in {}", steps, steps == 1 ? "" : "s", count_text(tokens), duration_text(seconds));
+    text += fmt::format(": {} step{}, {} tokens in {}", steps, steps == 1 ? "" : "s", count_text(tokens),
+                        duration_text(seconds));
     if (seconds > 0) text += fmt::format(", {} tokens/s", count_text(tokens / seconds));
     if (const std::optional<double> mfu = mean_mfu(history)) text += fmt::format(", MFU {:.1f} %", 100 * *mfu);
     text += fmt::format("\n{}\n", losses_line(run, history, end.unlogged, steps));

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
+#include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -30,6 +32,7 @@ Texts read_texts(const GenerateArguments& given) {
   Texts texts;
   const std::string tokenizer = tokenizer_of_model(given.tokenizer, given.model);
   if (!tokenizer.empty()) texts.tokenizer = make_tokenizer(tokenizer, given.chat_template);
+  if (is_conversation(given)) return texts;
   texts.prompts = given.prompts.empty() ? std::vector{make_prompt(given.prompt, given.chat)}
                                         : read_prompts(given.prompts, given.chat);
   return texts;
@@ -84,11 +87,10 @@ void print_json(const GenerateArguments& given, const Texts& texts, const std::v
     list.push_back(std::move(each));
     tokens += results[i].ids.size();
   }
-  const nlohmann::ordered_json document = {{"model", given.model},
-                                           {"generated", list},
-                                           {"tokens", tokens},
-                                           {"seconds", seconds},
-                                           {"tokens_per_second", static_cast<double>(tokens) / seconds}};
+  const nlohmann::ordered_json adapter = given.adapter.empty() ? nullptr : nlohmann::ordered_json(given.adapter);
+  const nlohmann::ordered_json document = {
+      {"model", given.model}, {"adapter", adapter}, {"generated", list},
+      {"tokens", tokens},     {"seconds", seconds}, {"tokens_per_second", static_cast<double>(tokens) / seconds}};
   fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
@@ -104,6 +106,44 @@ ModelArgs model_args_of(const GenerateArguments& given, const ModelConfig& confi
   return args;
 }
 
+// The next line of standard input that is not blank; nullopt at its end.
+std::optional<std::string> next_message() {
+  for (std::string line;;) {
+    if (isatty(STDIN_FILENO) == 1) {
+      fmt::print("> ");
+      std::fflush(stdout);
+    }
+    if (!std::getline(std::cin, line)) return std::nullopt;
+    if (line.find_first_not_of(" \t\r") != std::string::npos) return line;
+  }
+}
+
+// Answers the messages of standard input, each with all before it, until its end. Only rank 0 needs |tokenizer|.
+void converse(const GenerateArguments& given, VirtualModels& models, Tokenizer* tokenizer,
+              const std::vector<int64_t>& ends, ParallelContext& job) {
+  nlohmann::json messages = nlohmann::json::array();
+  for (;;) {
+    std::vector<std::vector<int64_t>> prompt;  // empty: the conversation is over
+    const std::optional<std::string> message = job.rank() == 0 ? next_message() : std::nullopt;
+    if (message) {
+      messages.push_back({{"role", "user"}, {"content", *message}});
+      const std::string text =
+          nlohmann::json{{"messages", messages}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      prompt = encode_prompts({{Prompt::Kind::chat, text}}, tokenizer);
+    }
+    prompt = from_first_rank(prompt, job);
+    if (prompt.empty()) return;
+    std::optional<TokenPrinter> stream;
+    if (message) stream.emplace(*tokenizer);
+    const std::vector<Generated> answer = generate(models, prompt, ends, given.options, job, [&](size_t, int64_t id) {
+      if (stream) stream->add(id);
+    });
+    if (!stream) continue;
+    stream->finish();
+    messages.push_back({{"role", "assistant"}, {"content", tokenizer->decode(answer.front().ids)}});
+  }
+}
+
 void run(const GenerateArguments& given, ParallelContext& job) {
   const bool is_first = job.rank() == 0;
   Texts texts;
@@ -116,6 +156,7 @@ void run(const GenerateArguments& given, ParallelContext& job) {
   const std::vector<int64_t> ends = from_first_rank({end_tokens(given.model, texts.tokenizer.get())}, job).front();
   VirtualModels models =
       AutoModel::from_pretrained(given.model, model_args_of(given, read_model_config(given.model), job), job);
+  if (is_conversation(given)) return converse(given, models, texts.tokenizer.get(), ends, job);
   std::optional<TokenPrinter> stream;
   if (is_first && !given.json && given.prompts.empty() && texts.tokenizer) stream.emplace(*texts.tokenizer);
   const auto begin = std::chrono::steady_clock::now();

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/input_file.h"
 #include "core/base/parse_json.h"
 #include "core/base/quoted.h"
@@ -173,13 +174,11 @@ void refuse_other_methods(const Fields& fields) {
     fields.refuse("peft_type", "only LORA adapters can be used");
   }
   const std::string unsupported = "is not supported; use an adapter without it";
-  for (const char* key :
-       {"bias", "lora_bias", "fan_in_fan_out", "layers_to_transform", "layers_pattern",
-        "trainable_token_indices", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config",
-        "layer_replication", "velora_config", "monteclora_config"}) {
+  for (const char* key : {"bias", "lora_bias", "fan_in_fan_out", "layers_to_transform", "layers_pattern",
+                          "trainable_token_indices", "use_qalora", "use_bdlora", "alora_invocation_tokens",
+                          "arrow_config", "layer_replication", "velora_config", "monteclora_config"}) {
     fields.require_off(key, unsupported);
   }
-  fields.require_off("target_parameters", refusal_message(Refused::experts_in_one_tensor));
   // With these the files are of weights that peft changed as it made the adapter.
   if (!fields.has("init_lora_weights") || !fields.is_text("init_lora_weights")) return;
   const std::string init = fields.text("init_lora_weights");
@@ -211,6 +210,11 @@ AdapterModules::AdapterModules(AdapterConfig config) : config_(std::move(config)
   if (!(config_.lora_dropout >= 0 && config_.lora_dropout < 1)) {
     throw ConfigError(fmt::format("lora_dropout is {:g}; must be >= 0 and < 1", config_.lora_dropout));
   }
+  if (config_.lora_dropout > 0 && !config_.target_parameters.empty()) {
+    throw ConfigError(
+        refusal_message(Refused::dropout_of_parameters,
+                        fmt::format("lora_dropout {:g} with lora_target_parameters", config_.lora_dropout)));
+  }
   check_init(config_);
   if (!config_.target_pattern.empty()) pattern_ = compiled(config_.target_pattern);
   for (const auto& [key, rank] : config_.rank_pattern) {
@@ -229,6 +233,25 @@ std::optional<LowRankShape> AdapterModules::find(const std::string& module) cons
                          : all    ? module != kOutput
                                   : is_named(module, config_.target_modules);
   if (!is_target || is_named(module, config_.exclude_modules)) return std::nullopt;
+  return shape_of(module);
+}
+
+std::optional<LowRankShape> AdapterModules::find_parameter(const std::string& parameter) const {
+  return is_named(parameter, config_.target_parameters) ? std::optional(shape_of(parameter)) : std::nullopt;
+}
+
+std::vector<std::string> AdapterModules::wrappers_of(const std::vector<std::string>& parameters) const {
+  std::vector<std::string> wrappers(parameters.size());
+  std::string inside;
+  for (size_t i = parameters.size(); i-- > 0;) {
+    if (!find_parameter(parameters[i])) continue;
+    wrappers[i] = parameters[i].substr(0, parameters[i].rfind('.')) + inside;
+    inside += ".base_layer";
+  }
+  return wrappers;
+}
+
+LowRankShape AdapterModules::shape_of(const std::string& module) const {
   int64_t rank = config_.r;
   double alpha = config_.lora_alpha;
   for (size_t i = ranks_.size(); i-- > 0;) {
@@ -248,7 +271,7 @@ bool AdapterModules::saves(const std::string& module) const {
 }
 
 AdapterConfig with_targets(AdapterConfig config, const std::vector<std::string>& modules,
-                           const std::vector<std::string>& whole) {
+                           const std::vector<std::string>& whole, const std::vector<std::string>& parameters) {
   const auto refuse = [&](const std::string& given) {
     throw ConfigError(
         fmt::format("{} is not a linear layer that LoRA can adapt; choose from {} (in full: {}, ...); {} "
@@ -263,15 +286,27 @@ AdapterConfig with_targets(AdapterConfig config, const std::vector<std::string>&
     config.target_modules = last_words(inner);
   }
   const AdapterModules matcher(config);
-  if (config.target_modules.empty() && config.target_pattern.empty()) refuse("nothing");
+  const bool has_modules = !config.target_modules.empty() || !config.target_pattern.empty();
+  if (!has_modules && config.target_parameters.empty()) refuse("nothing");
   for (const std::string& name : config.target_modules) {
     if (std::none_of(modules.begin(), modules.end(), [&](const auto& module) { return is_named(module, {name}); })) {
       refuse(fmt::format("the target {}", quoted(name)));
     }
   }
-  if (std::none_of(modules.begin(), modules.end(), [&](const auto& module) { return matcher.find(module); })) {
+  const auto is_found = [&](const std::string& module) { return matcher.find(module).has_value(); };
+  if (has_modules && std::ranges::none_of(modules, is_found)) {
     refuse(fmt::format("what the targets {}{} match", quoted(config.target_pattern),
                        config.exclude_modules.empty() ? "" : " without those excluded"));
+  }
+  for (const std::string& name : config.target_parameters) {
+    if (std::any_of(parameters.begin(), parameters.end(), [&](const auto& each) { return is_named(each, {name}); })) {
+      continue;
+    }
+    throw ConfigError(
+        fmt::format("lora_target_parameters: {} is not a tensor with all experts of a layer; {}", quoted(name),
+                    parameters.empty() ? "this model has none: its experts are modules, which lora_target names"
+                                       : fmt::format("choose from {} (in full: {}, ...)",
+                                                     fmt::join(last_words(parameters), ", "), parameters.front())));
   }
   check_saved(matcher, modules, whole);
   return config;
@@ -319,7 +354,8 @@ AdapterConfig parse_adapter_config(std::string_view json, const std::string& fil
   } else {
     config.target_modules = fields.names("target_modules");
   }
-  if (config.target_modules.empty() && config.target_pattern.empty()) {
+  config.target_parameters = fields.names("target_parameters");
+  if (config.target_modules.empty() && config.target_pattern.empty() && config.target_parameters.empty()) {
     throw ConfigError(fmt::format("{}: has no target_modules; give the names of the layers that it is for", file));
   }
   config.exclude_modules = fields.names("exclude_modules");
@@ -381,11 +417,14 @@ std::string to_json(const AdapterConfig& config) {
       {"peft_type", "LORA"},
       {"r", config.r},
       {"rank_pattern", ranks},
-      {"target_modules", config.target_pattern.empty() ? Json(config.target_modules) : Json(config.target_pattern)},
+      {"target_modules", !config.target_pattern.empty()  ? Json(config.target_pattern)
+                         : config.target_modules.empty() ? Json()
+                                                         : Json(config.target_modules)},
       {"task_type",
        std::ranges::find(config.modules_to_save, "score") == config.modules_to_save.end() ? "CAUSAL_LM" : "SEQ_CLS"},
       {"use_dora", config.use_dora},
       {"use_rslora", config.use_rslora}};
+  if (!config.target_parameters.empty()) document["target_parameters"] = config.target_parameters;
   if (!config.merged_adapters.empty()) document["merged_adapters"] = config.merged_adapters;
   return document.dump(2) + "\n";
 }
@@ -396,9 +435,10 @@ std::string base_folder_of(const std::filesystem::path& folder) {
   for (const std::filesystem::path& path : {std::filesystem::path(base), folder / base}) {
     if (!base.empty() && std::filesystem::is_directory(path, ignored)) return path.string();
   }
+  if (const std::optional<std::string> cached = hub_snapshot(base)) return *cached;
   throw ConfigError(
-      fmt::format("{} holds an adapter whose base_model_name_or_path {} is not a folder here; give the base model as "
-                  "--model and the adapter as --adapter_name_or_path",
+      fmt::format("{} holds an adapter whose base_model_name_or_path {} is not a folder here, nor in HF's cache; give "
+                  "the base model as --model and the adapter as --adapter_name_or_path",
                   folder.string(), quoted(base)));
 }
 

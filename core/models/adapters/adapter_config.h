@@ -40,6 +40,8 @@ struct AdapterConfig {
   std::vector<std::string> target_modules;   // names, or kAllLinear alone
   std::string target_pattern;                // a regular expression instead of names; target_modules as text in files
   std::vector<std::string> exclude_modules;  // names to exclude from the targets
+  // Names, or ends of names, of tensors that get A and B although they are not a module's weight: experts of GPT-OSS.
+  std::vector<std::string> target_parameters;
   // Ranks and alphas by a regular expression for the end of a module's name. The first match wins.
   std::vector<std::pair<std::string, int64_t>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
@@ -65,19 +67,25 @@ class AdapterModules {
   explicit AdapterModules(AdapterConfig config);
   const AdapterConfig& config() const { return config_; }
   std::optional<LowRankShape> find(const std::string& module) const;  // nullopt: LoRA does not adapt |module|
-  bool saves(const std::string& module) const;                        // whether |module| is in modules_to_save
+  std::optional<LowRankShape> find_parameter(const std::string& parameter) const;  // by target_parameters
+  // Returns for each of the |parameters| of one module the module that peft stores its A and B under; empty unless it
+  // is a target. peft wraps the module for each target: all but the last are in its base_layer.
+  std::vector<std::string> wrappers_of(const std::vector<std::string>& parameters) const;
+  bool saves(const std::string& module) const;  // whether |module| is in modules_to_save
 
  private:
+  LowRankShape shape_of(const std::string& name) const;
+
   AdapterConfig config_;
   std::optional<std::regex> pattern_;
   std::vector<std::regex> ranks_, alphas_;
 };
 
 // Returns |config| with kAllLinear replaced by module names. |modules|: the model's modules that LoRA can adapt;
-// |whole|: those that can be in modules_to_save. Throws ConfigError, listing the modules, if a name or the pattern
-// matches none, or if a module is both a target and in modules_to_save.
+// |whole|: those that can be in modules_to_save; |parameters|: those that can be target_parameters. Throws ConfigError,
+// listing the modules, if a name or the pattern matches none, or if a module is both a target and in modules_to_save.
 AdapterConfig with_targets(AdapterConfig config, const std::vector<std::string>& modules,
-                           const std::vector<std::string>& whole = {});
+                           const std::vector<std::string>& whole = {}, const std::vector<std::string>& parameters = {});
 
 // Stores the user's |targets| in |config|: kAllLinear, names, or regular expressions (texts with one of
 // \ ( ) [ ] * + ? | ^ $), which are combined into target_pattern.

@@ -8,6 +8,7 @@
 
 #include "core/base/config_error.h"
 #include "core/base/quoted.h"
+#include "core/base/refused_combinations.h"
 #include "core/safetensors/decode.h"
 #include "core/safetensors/encode.h"
 
@@ -42,6 +43,11 @@ AdapterDelta::AdapterDelta(const std::string& folder) : weights_(folder, kAdapte
         fmt::format("{} was trained on a base model with the adapters {} merged; merge these first, with `concord "
                     "merge` one after the other, and remove merged_adapters from {}",
                     folder, fmt::join(modules.config().merged_adapters, ", "), kAdapterConfigFile));
+  }
+  if (!modules.config().target_parameters.empty()) {
+    throw ConfigError(refusal_message(Refused::merge_of_parameters, fmt::format("merging {}, an adapter with "
+                                                                                "target_parameters,",
+                                                                                folder)));
   }
   const std::string prefix = kAdapterPrefix, a_end = ".lora_A.weight", b_end = ".lora_B.weight",
                     m_end = ".lora_magnitude_vector";

@@ -135,6 +135,37 @@ void AdapterPlan::add_expert(const std::string& name, Dim rows, Dim columns, Wei
   plan.partial_over_tp = list_.options().etp > 1;
 }
 
+void AdapterPlan::add_expert_tensors(const std::vector<ExpertTensor>& tensors) {
+  for (const ExpertTensor& tensor : tensors) parameters_.push_back(tensor.name);
+  const AdapterModules* adapter = list_.options().adapter;
+  if (adapter == nullptr) return;
+  const int64_t experts = list_.config().experts.num_experts;
+  std::vector<std::string> names;
+  for (const ExpertTensor& tensor : tensors) names.push_back(tensor.name);
+  const std::vector<std::string> wrappers = adapter->wrappers_of(names);
+  const auto plan = [&](const std::string& name, std::vector<Dim> dims, WeightInit init, bool is_cut) -> auto& {
+    ParameterPlan& added = add(name, std::move(dims), init);
+    added.expert = true;
+    added.spec.replicated_over = {GroupKind::edp};
+    if (!is_cut) added.spec.replicated_over.insert(added.spec.replicated_over.begin(), GroupKind::etp);
+    added.partial_over_tp = !is_cut && list_.options().etp > 1;
+    return added;
+  };
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (wrappers[i].empty()) continue;
+    check_experts(tensors[i].name);
+    const auto& [name, rows, inputs] = tensors[i];
+    const int64_t rank = adapter->find_parameter(name)->rank;
+    plan(lora_name(wrappers[i], "A"), {{experts * rank, ShardAxis::ep}, inputs}, a_init(inputs.size),
+         inputs.cut.has_value());
+    const std::string b_name = lora_name(wrappers[i], "B");
+    ParameterPlan& b = plan(b_name, {rows, {rank * experts, ShardAxis::ep}}, constant_init(0), rows.cut.has_value());
+    b.spec.fused_dim = 1;  // the experts of each rank are split
+    b.spec.joined = true;
+    b.spec.pieces.assign(static_cast<size_t>(rank), {b_name, experts});
+  }
+}
+
 void AdapterPlan::add_experts(const std::string& stack, const std::vector<Module>& modules, Dim inputs) {
   std::vector<Piece> inner;
   std::vector<std::pair<const Module*, int64_t>> outer;

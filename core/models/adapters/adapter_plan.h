@@ -30,9 +30,18 @@ class AdapterPlan {
   // Plans A and B of every expert in |stack|; module names have {} for the index of the expert. Throws ConfigError if
   // experts of a layer differ, or if the adapter has options that experts do not support.
   void add_experts(const std::string& stack, const std::vector<Module>& modules, Dim inputs);
+  // A tensor with the weights of all experts, [experts, in, out].
+  struct ExpertTensor {
+    std::string name;
+    Dim rows, inputs;
+  };
+  // Plans A and B of such tensors of a module, the experts of a layer, in peft's form (expert_adapter.h).
+  void add_expert_tensors(const std::vector<ExpertTensor>& tensors);
 
   // Returns the names of all modules that can have an adapter.
   std::vector<std::string> take_modules() { return std::move(modules_); }
+  // Returns the names of all tensors that lora_target_parameters can name.
+  std::vector<std::string> take_parameters() { return std::move(parameters_); }
 
  private:
   std::optional<LowRankShape> find(const std::string& module);
@@ -43,7 +52,7 @@ class AdapterPlan {
   void add_expert(const std::string& name, Dim rows, Dim columns, WeightInit init, std::vector<Piece> pieces);
 
   PlanList& list_;
-  std::vector<std::string> modules_;
+  std::vector<std::string> modules_, parameters_;
 };
 
 }  // namespace concord

@@ -21,19 +21,27 @@ class ExpertAdapter {
   // |stack| is the name of A; in the names of |modules|, {} is the index of the expert. |context| has to outlive it.
   ExpertAdapter(const LayerContext& context, const std::string& stack,
                 const std::vector<LayerAdapter::Module>& modules);
+  // The A and B of tensor |index| of |tensors|, each of which has the weights of all experts of a layer
+  // (target_parameters).
+  ExpertAdapter(const LayerContext& context, const std::vector<std::string>& tensors, size_t index);
 
   // Returns |y|, the experts' results for |rows|, plus the output of the adapter. |ends| as for grouped_linear.
   at::Tensor added_to(const at::Tensor& y, const at::Tensor& rows, const at::Tensor& ends) const;
 
  private:
   struct Part {
-    const Parameter* b;  // [experts, columns, rank]
+    const Parameter* b;  // [experts, columns, rank], or of a tensor [columns, rank * experts]
     int64_t column;
+    int64_t rank;
     double scale;
   };
 
+  at::Tensor inner(const at::Tensor& rows, const at::Tensor& ends) const;
+  at::Tensor outer(const Part& part, const at::Tensor& z, const at::Tensor& ends) const;
+
   const LayerContext* context_ = nullptr;
-  const Parameter* a_ = nullptr;  // [experts, ranks of all parts, in]
+  bool is_of_tensor_ = false;
+  const Parameter* a_ = nullptr;  // [experts, ranks of all parts, in], or of a tensor [experts * rank, in]
   std::vector<Part> parts_;
 };
 

@@ -81,7 +81,11 @@ MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context),
   const bool splits = context.sequence_parallel;
   router_adapter_ = {context, layer + "mlp.router", {{module(experts.router), experts.num_experts}}, splits};
   shared_gate_adapter_ = {context, layer + "mlp.shared_expert_gate", {{layer + "mlp.shared_expert_gate", 1}}, splits};
-  if (!whole) {
+  if (whole) {
+    const std::vector<std::string> tensors{layer + experts.gate_up, layer + experts.down};
+    gate_up_adapter_ = {context, tensors, 0};
+    down_adapter_ = {context, tensors, 1};
+  } else {
     const int64_t inner = experts.intermediate_size / context.etp->size();
     gate_up_adapter_ = {
         context, layer + "mlp.experts.gate_up_proj", {{module(experts.gate), inner}, {module(experts.up), inner}}};
@@ -235,10 +239,10 @@ Tensor MoeMlp::expert_linear(const Tensor& rows, const Parameter& stack, const E
     return adapter.added_to(grouped_linear(rows, stack.used(), ends, sink), rows, ends);
   }
   const Tensor turned = stack.used().transpose(1, 2);
-  if (sink == nullptr) return grouped_linear(rows, turned, ends);
+  if (sink == nullptr) return adapter.added_to(grouped_linear(rows, turned, ends), rows, ends);
   GradSink turned_sink = *sink;
   turned_sink.main = sink->main.transpose(1, 2);
-  return grouped_linear(rows, turned, ends, &turned_sink);
+  return adapter.added_to(grouped_linear(rows, turned, ends, &turned_sink), rows, ends);
 }
 
 Tensor MoeMlp::run_experts(const Tensor& rows, const Tensor& ends) const {

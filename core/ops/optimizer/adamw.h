@@ -18,13 +18,14 @@ struct AdamWLists {
   std::vector<at::Tensor> grads;    // any floating type
 };
 
-// If |factor| is given, one number in device memory, gradients are multiplied by it instead of the step's grad_scale,
-// and nothing is updated unless it is finite. Waits: only on a device without a kernel, for |factor|.
+// If |factor| is given, a result of update_factor, gradients are multiplied by it instead of the step's grad_scale, and
+// nothing is updated unless it is finite. Waits: only on a device without a kernel, for |factor|.
 void adamw_(const AdamWLists& lists, const AdamWStep& step, const std::optional<at::Tensor>& factor = {});
 
 // Returns such a factor, float [1]: 1 / divisor, reduced by clipping if the norm exceeds |max_norm| (0: no clipping).
 // The norm is the square root of |squares| [1]; the result is NaN unless it and |loss| are finite. Bitwise identical to
-// clip_factor (core/optim).
+// clip_factor (core/optim). On the device, without waiting; or on the host, if the device's kernel of adamw_ needs it
+// there. Waits: in the second case, for the arguments.
 at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,
                          double divisor);
 

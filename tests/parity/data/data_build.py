@@ -5,7 +5,7 @@ data_build.py PROGRAM
 Random texts of every kind of ASCII byte, words, blanks, contractions, digits, other scripts and special tokens, with
 tokenizers that split text like GPT-2, Qwen and Llama 3 and one that splits it otherwise: ids equal encode() of each
 document. The same corpus as compressed lines, Parquet, Arrow, a folder and a pattern gives the same bytes, also after
-kill -9. Exit code 77: tokenizers or pyarrow is missing, nothing was compared.
+kill -9, and with the options of Megatron's preprocess_data.py. Exit code 77: tokenizers or pyarrow is missing, nothing was compared.
 """
 
 import gzip
@@ -130,6 +130,44 @@ def check_formats(program, folder):
     assert build(program, folder, "other", [parts / "train" / "data-0000[0-2].*"], folder / "tokenizer.json") == wanted, "a pattern"
 
 
+def check_megatron_options(program, folder):
+    """Options of Megatron's preprocess_data.py give the bytes of the command's own."""
+    texts, titles = random_texts(4, 300), [*random_texts(5, 299), ""]
+    (folder / "words").mkdir()
+    tokenizer = folder / "words/tokenizer.json"
+    make_tokenizer(*CUTS["qwen2"], texts).save(str(tokenizer))
+    (folder / "both.jsonl").write_text("".join(json.dumps({"text": text, "title": title}) + "\n" for text, title in zip(texts, titles)))
+    write_lines(folder / "texts.jsonl", texts)
+    write_lines(folder / "titles.jsonl", titles)
+
+    def megatron(*words, code=0):
+        command = [program, "data", "build", "--input", str(folder / "both.jsonl"), "--output-prefix", str(folder / "out"), "--overwrite",
+                   "--tokenizer-model", str(folder / "words"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"CONCORD_PYTHON": sys.executable})
+        assert done.returncode == code, f"{' '.join(command)}\n{done.stderr}"
+        return done.stderr
+
+    def written(key):
+        return tuple((folder / f"out_{key}_document.{ending}").read_bytes() for ending in ("bin", "idx"))
+
+    wanted = {key: build(program, folder, key, [folder / f"{key}s.jsonl"], tokenizer) for key in ("text", "title")}
+    said = megatron("--append-eod", "--json-keys", "text", "title", "--tokenizer-type", "HuggingFaceTokenizer", "--workers", "4",
+                    "--partitions", "2", "--keep-sequential-samples", "--log-interval", "100", "--trust-remote-code")
+    assert {key: written(key) for key in wanted} == wanted
+    for name in "partitions", "log_interval", "trust_remote_code":
+        assert f"--{name} has no effect" in said, said
+    megatron("--workers", "2")  # without --append-eod, as there
+    assert written("text") == build(program, folder, "plain", [folder / "texts.jsonl"], tokenizer, "--append_eod", "false")
+    assert written("text") != wanted["text"] and written("title") == wanted["title"]
+    for words, remedy in ((["--split-sentences", "--lang", "english"], "documents are tokenized whole"),
+                          (["--tokenizer-type", "GPT2BPETokenizer", "--vocab-file", "vocab.json", "--merge-file", "merges.txt"], "save_pretrained"),
+                          (["--tokenizer-type", "Llama2Tokenizer"], "save_pretrained"),
+                          (["--find-optimal-num-workers", "--workers-to-check", "4", "8"], "--workers 0"),
+                          (["--json-keys", "none"], 'has no "none"'), (["--output", str(folder / "b")], "give one of --output")):
+        said = megatron(*words, code=2)
+        assert remedy in said, f"{words}: {said}"
+
+
 def check_killed(program, folder):
     """A build from Parquet that is killed at random moments and restarted gives the same bytes."""
     texts = random_texts(3, 3000)
@@ -157,7 +195,7 @@ def check_killed(program, folder):
 
 def main():
     program = sys.argv[1]
-    for check in check_ids, check_formats, check_killed:
+    for check in check_ids, check_formats, check_megatron_options, check_killed:
         with tempfile.TemporaryDirectory() as name:
             check(program, Path(name))
         print(f"{check.__name__}: {check.__doc__}")

@@ -159,9 +159,6 @@ TEST_F(TrainExperts, ArgumentsThatAreNotThereYetAreRefused) {
   TrainProgram program(expert_args("out", {"--moe_router_load_balancing_type", "sinkhorn"}));
   EXPECT_EQ(program.exit_code(), 2);
   EXPECT_NE(program.err().find("seq_aux_loss"), std::string::npos) << program.err();
-  TrainProgram muon(expert_args("out", {"--optimizer", "muon"}));
-  EXPECT_EQ(muon.exit_code(), 2);
-  EXPECT_NE(muon.err().find("muon, which is not supported for experts"), std::string::npos) << muon.err();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -92,6 +93,55 @@ TEST_F(TrainLoop, SetsAreEvaluatedOneByOneAndTogether) {
   const double a = last["eval_first_loss"], b = last["eval_second_loss"], all = last["eval_loss"];
   EXPECT_NEAR(all, (a * 6 + b * 10) / 16, 1e-6 * all) << "samples are of the same length";
   EXPECT_THAT(refusal({"--metric_for_best_model", "third_loss"}), HasSubstr("must be one of: loss, perplexity"));
+}
+
+// sample_source_test has the kinds of data.
+TEST_F(TrainLoop, MaxSamplesTrainsOnTheFirstSamplesAndTellsRunsApart) {
+  run("all", ranks(1, 4) + Args{"--max_steps", "1", "--save_strategy", "no"});  // writes data.jsonl
+  std::ifstream all(path("data.jsonl"));
+  std::ofstream first(path("first.jsonl"));
+  std::string line;
+  for (int i = 0; i < 10 && std::getline(all, line); ++i) first << line << "\n";
+  first.close();
+  const Args eval = {"--eval_data", path("data.jsonl"), "--eval_steps", "6"};
+  run("file",
+      ranks(1, 4) + Args{"--train_data", path("first.jsonl"), "--eval_data", path("first.jsonl"), "--eval_steps", "6"});
+  run("limited", ranks(1, 4) + eval + Args{"--max_samples", "10"});
+  expect_same_run("file", "limited", 12);
+  EXPECT_THAT(
+      refusal(ranks(1, 4) + Args{"--per_device_train_batch_size", "1", "--max_samples", "11", "--max_steps", "12",
+                                 "--learning_rate", "1e-3", "--resume_from_checkpoint", path("limited/checkpoint-5")}),
+      HasSubstr("this is other data"));
+}
+
+TEST_F(TrainLoop, EvaluationsBeginBeforeTheFirstStepOrLater) {
+  const Args kind = ranks(1, 4) + Args{"--eval_data", write_jsonl(path("eval.jsonl"), 6), "--eval_steps", "3"};
+  const Args late = kind + Args{"--eval_on_start", "--eval_delay", "5"};
+  const auto evaluated = [this](const std::string& out) {
+    std::map<int, double> losses;
+    for (const nlohmann::json& line : evaluations(out)) losses[line["step"]] = line["eval_loss"];
+    return losses;
+  };
+  run("untrained", kind + Args{"--max_steps", "1", "--learning_rate", "0", "--save_strategy", "no"});
+  const double untrained = evaluated("untrained").at(1);
+  run("whole", kind);
+  std::map<int, double> wanted = evaluated("whole");
+  ASSERT_EQ(wanted.size(), 4u) << "3, 6, 9 and 12";
+  wanted.erase(3);
+  make_killed("whole", "late");
+  run("late", late + Args{"--resume_from_checkpoint", "true"});
+  EXPECT_EQ(evaluated("late"), wanted) << "a resumed run has started before";
+  expect_same_tensors("whole/checkpoint-12", "late/checkpoint-12");
+  fs::remove_all(path("late"));
+  run("late", late);
+  wanted[0] = untrained;
+  EXPECT_EQ(evaluated("late"), wanted);
+  expect_same_tensors("whole/checkpoint-12", "late/checkpoint-12");
+  // Epochs of 16 steps, of which the first is not evaluated, and the last step.
+  run("epochs",
+      kind + Args{"--max_steps", "40", "--eval_strategy", "epoch", "--eval_delay", "2", "--save_strategy", "no"});
+  EXPECT_THAT(evaluated("epochs"), ::testing::ElementsAre(::testing::Key(32), ::testing::Key(40)));
+  EXPECT_THAT(refusal({"--eval_on_start"}), HasSubstr("eval_on_start needs evaluation data"));
 }
 
 TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
@@ -349,6 +399,20 @@ TEST_F(TrainLoop, FrozenParametersStayAndGroupsHaveLearningRatesOfTheirOwn) {
   EXPECT_THAT(refusal({"--lr_mult_pattern", "{norm: x}"}), HasSubstr("is not a number >= 0"));
 }
 
+// tests/parity/lora_in_peft.py compares with peft's groups.
+TEST_F(TrainLoop, MatricesBOfAnAdapterHaveALearningRateOfTheirOwn) {
+  const Args lora = ranks(1, 4) + Args{"--finetuning_type", "lora", "--use_dora", "--lora_target", "q_proj,down_proj"};
+  expect_resumes(lora + Args{"--loraplus_lr_ratio", "4"});
+  for (const nlohmann::json& step : read_steps(path("whole"))) {
+    EXPECT_EQ(step["loraplus_learning_rate"].get<double>(), 4 * step["learning_rate"].get<double>());
+  }
+  run("pattern", lora + Args{"--lr_mult_pattern", "{lora_B|magnitude: 4}"});  // a power of two: products are exact
+  expect_same_bytes(weights_in("whole/model"), weights_in("pattern/model"));
+  run("plain", lora);
+  EXPECT_FALSE(bytes_of(path(weights_in("whole/model"))) == bytes_of(path(weights_in("plain/model"))));
+  EXPECT_THAT(refusal({"--loraplus_lr_ratio", "4"}), HasSubstr("is for adapters; set finetuning_type: lora"));
+}
+
 // core/ops compares the operator with libtorch's; here it gets the coefficients, in training only. Both terms are
 // linear in their coefficients.
 TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
@@ -371,6 +435,24 @@ TEST_F(TrainLoop, SmoothingAndZLossAreTrainedAndNotEvaluated) {
     EXPECT_EQ(twice_eval, plain_eval) << term[0];
   }
   EXPECT_THAT(refusal({"--label_smoothing_factor", "1"}), HasSubstr("label_smoothing_factor"));
+}
+
+// tests/parity/dropout.py compares the noise; here it is of training only, and another one at every step.
+TEST_F(TrainLoop, NoiseIsTrainedAndNotEvaluated) {
+  const auto losses = [&](const Args& more) {
+    fs::remove_all(path("noisy"));
+    run("noisy", ranks(1, 1) +
+                     Args{"--max_steps", "2", "--logging_steps", "1", "--save_strategy", "no", "--learning_rate", "0",
+                          "--eval_data", path("data.jsonl")} +
+                     more);
+    const auto steps = read_steps(path("noisy"));
+    return std::array<double, 3>{steps[0]["loss"], steps[1]["loss"], evaluations("noisy").back()["eval_loss"]};
+  };
+  const auto plain = losses({}), noisy = losses({"--neftune_noise_alpha", "15"});
+  EXPECT_GT(std::abs(noisy[0] - plain[0]), 1e-4);
+  EXPECT_GT(std::abs(noisy[1] - plain[1]), 1e-4);
+  EXPECT_GT(std::abs((noisy[0] - plain[0]) - (noisy[1] - plain[1])), 1e-5);
+  EXPECT_EQ(noisy[2], plain[2]);
 }
 
 // Vocabulary and sequence split over ranks, deferred weight gradients, overlapped reductions: losses in chunks,

@@ -186,7 +186,8 @@ TEST_F(TrainOutput, OnlyARunThatCanBeContinuedEndsWithTheCommandThatDoesIt) {
   std::ofstream(path("start.yaml")) << "finetune: true\nno_load_optim: true\n";
   const std::string config = path("start.yaml");
   EXPECT_THAT(command_of({"--config", config, "--exit_interval", "2"}),
-              testing::EndsWith(" --config " + config + " --exit_interval 2 --finetune false --no_load_optim false "
+              testing::EndsWith(" --config " + config +
+                                " --exit_interval 2 --finetune false --no_load_optim false "
                                 "--resume_from_checkpoint true"));
   EXPECT_THAT(command_of({"--nproc", "2"}), HasSubstr(" --nproc 2 --resume_from_checkpoint true"))
       << "refused: the folder holds the run";
@@ -209,6 +210,43 @@ TEST_F(TrainOutput, AWordThatIsNearlyASubcommandIsToldWhich) {
   const int status = process.wait();
   EXPECT_EQ(WEXITSTATUS(status), 2);
   EXPECT_THAT(process.err(), HasSubstr("unknown subcommand 'trian'; did you mean train?"));
+}
+
+// The second answer is that to the whole conversation. With two ranks the same text comes.
+TEST_F(TrainOutput, AConversationIsAnsweredMessageByMessage) {
+  if (!fs::exists(TORCH_PYTHON)) GTEST_SKIP() << "there is no Python with tokenizers at " << TORCH_PYTHON;
+  const std::string python = std::string("CONCORD_PYTHON=") + TORCH_PYTHON;
+  auto config = nlohmann::json::parse(std::ifstream(kTinyModel + "/config.json"));
+  config["vocab_size"] = 384;  // of the tokenizer: 330
+  std::ofstream(path("config.json")) << config;
+  std::ofstream(path("text.txt")) << std::string(500, 'a');
+  std::ofstream(path("chat.jinja")) << "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+                                       "{% if add_generation_prompt %}assistant: {% endif %}";
+  TrainProgram program({"--model_config", path("config.json"), "--train_data", path("text.txt"), "--tokenizer",
+                        kGolden + "/tokenizer/qwen", "--seq_length", "16", "--per_device_train_batch_size", "1",
+                        "--max_steps", "2", "--learning_rate", "1e-3", "--output_dir", path("out")},
+                       {.environment = {python}});
+  ASSERT_EQ(program.exit_code(), 0) << program.err();
+  const auto answers = [&](std::vector<std::string> words, const std::string& input) {
+    words.insert(words.begin(), {LAUNCH_PROGRAM, "generate", "--model", path("out/model"), "--chat_template",
+                                 path("chat.jinja"), "--max_new_tokens", "6", "--seed", "3"});
+    RunningProcess process(words, {.environment = {python, "OMP_NUM_THREADS=1"}, .input = input});
+    EXPECT_EQ(process.wait(), 0) << process.err();
+    return process.out();
+  };
+  const std::string both = answers({"--chat"}, "hello there\n\nand then?\n");
+  const std::string first = answers({"--chat"}, "hello there\n");
+  ASSERT_TRUE(both.starts_with(first)) << both << first;
+  const nlohmann::json whole = {{"messages",
+                                 {{{"role", "user"}, {"content", "hello there"}},
+                                  {{"role", "assistant"}, {"content", first.substr(0, first.size() - 1)}},
+                                  {{"role", "user"}, {"content", "and then?"}}}}};
+  std::ofstream(path("whole.jsonl")) << whole.dump() << "\n";
+  const auto document = nlohmann::json::parse(answers({"--prompts", path("whole.jsonl"), "--json"}, ""));
+  EXPECT_TRUE(document.at("adapter").is_null());
+  EXPECT_EQ(both.substr(first.size()), document["generated"][0]["text"].get<std::string>() + "\n");
+  EXPECT_EQ(answers({"--chat", "--nproc", "2", "--tensor_model_parallel_size", "2"}, "hello there\n\nand then?\n"),
+            both);
 }
 
 // transformers itself on the files of a run: its type, and a tokenizer that gives the tokens of the training.

@@ -64,10 +64,57 @@ TEST_F(Train, PrintConfigIsAConfiguration) {
   EXPECT_THAT(program.out(), HasSubstr("bf16: true"));
 }
 
+TEST_F(Train, ThePlatformIsAnArgumentWhichTheRanksHaveToo) {
+  for (const char* nproc : {"1", "2"}) {
+    TrainProgram program(train_args({"--nproc", nproc, "--platform", "cpu", "--overwrite_output_dir"}),
+                         {.environment = {"CONCORD_PLATFORM=nowhere"}});
+    EXPECT_EQ(program.exit_code(), 0) << program.err();
+    EXPECT_EQ(read_steps(path("out")).size(), 4u) << nproc;
+    TrainProgram none(train_args({"--nproc", nproc, "--platform", "nowhere", "--output_dir", path("none")}));
+    EXPECT_EQ(none.exit_code(), 1);
+    EXPECT_THAT(none.out() + none.err(), HasSubstr("no platform 'nowhere'; tried:"));
+  }
+}
+
 TEST_F(Train, HelpListsTheArguments) {
   TrainProgram program({"--help"});
   EXPECT_EQ(program.exit_code(), 0);
   EXPECT_THAT(program.out(), AllOf(HasSubstr("--learning_rate"), HasSubstr("--nproc")));
+}
+
+// A cache like huggingface_hub's: links to files that are named after their contents.
+TEST_F(Train, AModelIsFoundByItsNameInHfsCache) {
+  const fs::path model = path("hub/models--Owner--Tiny"), snapshot = model / "snapshots/0123456789abcdef";
+  for (const fs::path& folder : {model / "blobs", model / "refs", snapshot}) fs::create_directories(folder);
+  std::ofstream(model / "refs/main") << snapshot.filename().string();
+  for (const fs::directory_entry& file : fs::directory_iterator(kTinyModel)) {
+    const std::string name = file.path().filename().string();
+    fs::copy(file.path(), model / "blobs" / ("blob-" + name));
+    fs::create_symlink("../../blobs/blob-" + name, snapshot / name);
+  }
+  const ProcessSettings settings{.environment = {"HF_HUB_CACHE=" + path("hub")}};
+  const std::vector<std::string> layout = {"--nproc", "2", "--tensor_model_parallel_size", "2"};
+  std::vector<std::string> here = layout, there = layout;
+  here.insert(here.end(), {"--output_dir", path("folder")});
+  there.insert(there.end(), {"--model", "Owner/Tiny"});
+  TrainProgram folder(train_args(here));
+  EXPECT_EQ(folder.exit_code(), 0) << folder.err();
+  TrainProgram named(train_args(there), settings);
+  EXPECT_EQ(named.exit_code(), 0) << named.err();
+  const std::string said = named.out() + named.err();
+  const std::string note = "model Owner/Tiny is in HF's cache: " + snapshot.string();
+  EXPECT_THAT(said, HasSubstr(note));
+  EXPECT_EQ(said.find(note), said.rfind(note)) << "once, and not once per rank";
+  const auto wanted = read_steps(path("folder")), found = read_steps(path("out"));
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i]["loss"], wanted[i]["loss"]) << i;
+  }
+  fs::remove_all(path("out"));
+  const std::string none = refusal({"--model", "Owner/None", "--nproc", "2", "--tokenizer", "Owner/Words"});
+  EXPECT_THAT(none, AllOf(HasSubstr("hf download Owner/None"), HasSubstr("hf download Owner/Words")));
+  TrainProgram printed(train_args({"--model", "Owner/None", "--print_config"}));
+  EXPECT_EQ(printed.exit_code(), 0) << "other people's files need not be complete here: " << printed.err();
 }
 
 TEST_F(Train, BadArgumentsAreSaidOnceAndAllTogether) {

@@ -77,6 +77,8 @@ void add_hf_ignored(ForeignRows& rows) {
 void add_hf_converted(ForeignRows& rows) {
   rows.convert("gradient_checkpointing", {"recompute_granularity: full", recompute_all_layers})
       .convert("activation_checkpointing", {"recompute_granularity: full", recompute_all_layers})
+      .convert("use_cpu", {"platform: cpu", on_cpu})
+      .convert("no_cuda", {"platform: cpu", on_cpu})
       .convert("bf16_full_eval", {"the training type, which evaluation uses too: bf16", evaluation_in_bf16})
       .convert("fp16_full_eval", {"the training type, which evaluation uses too: fp16", evaluation_in_fp16})
       .convert("deepspeed", {"the file's settings (see DeepSpeed's names below)", deepspeed_file})
@@ -87,12 +89,7 @@ void add_hf_converted(ForeignRows& rows) {
 }
 
 void add_hf_refused(ForeignRows& rows) {
-  rows.refuse("eval_on_start", {"false"}, "the first evaluation runs after eval_steps steps")
-      .refuse("eval_delay", {"0"}, "the first evaluation runs after eval_steps steps")
-      .refuse("neftune_noise_alpha", {}, "noise on embeddings is not supported")
-      .refuse("loraplus_lr_ratio", {}, "use lr_mult_pattern")
-      .refuse("max_samples", {}, "all of train_data is used; truncate the file instead")
-      .refuse("restore_callback_states_from_checkpoint", {"false"}, "checkpoints always have their progress")
+  rows.refuse("restore_callback_states_from_checkpoint", {"false"}, "checkpoints always have their progress")
       .refuse("enable_jit_checkpoint", {"false"}, "SIGTERM always saves a checkpoint before the run ends")
       .refuse("save_safetensors", {"true"}, "weights are always saved as safetensors")
       .refuse("parallelism_config", {},
@@ -105,8 +102,6 @@ void add_hf_refused(ForeignRows& rows) {
       .refuse("optim_args", {"", "none"}, "optimizer settings have their own arguments: adam_beta1, sgd_momentum, ...")
       .refuse("optim_target_modules", {"", "none"}, "all weights use the same optimizer")
       .refuse("debug", {"", "false"}, "use CONCORD_LOG=debug and CONCORD_LAYERS=validate,trace")
-      .refuse("use_cpu", {"false"}, "select the platform with CONCORD_PLATFORM=cpu")
-      .refuse("no_cuda", {"false"}, "select the platform with CONCORD_PLATFORM=cpu")
       .refuse("use_mps_device", {"false"}, kPlatforms)
       .refuse("use_ipex", {"false"}, kPlatforms)
       .refuse("push_to_hub", {"false"}, "models are saved to a local folder; upload it with HF's own tools");
@@ -139,7 +134,6 @@ void add_model_of_trl(ForeignRows& rows) {
       .no_effect("the model's folder says it", {"lora_task_type", "model_revision", "trust_remote_code"})
       .refuse("load_in_8bit", {"false"}, "use quantization_bit: 4, or none")
       .refuse("bnb_4bit_quant_type", {"nf4"}, "4 bits are nf4")
-      .refuse("lora_target_parameters", {}, "use lora_target, which takes names and regular expressions")
       .refuse("model_init_kwargs", {}, "every setting of the model is in its config.json")
       .refuse("router_aux_loss_coef", {"0.001", "0"}, "use moe_aux_loss_coeff")
       .convert("dtype", {"bf16: true or fp16: true, which keep weights in fp32 for the optimizer", dtype_of_model})

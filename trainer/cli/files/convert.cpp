@@ -13,6 +13,7 @@
 
 #include "core/base/bytes_text.h"
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/output_check.h"
 #include "core/base/quoted.h"
 #include "core/models/convert.h"
@@ -28,7 +29,7 @@ struct ConvertArguments {
 };
 
 int run_convert(const ConvertArguments& arguments) {
-  const ConvertOptions options{.from = arguments.from,
+  const ConvertOptions options{.from = local_model(arguments.from, "--from"),
                                .to = arguments.to,
                                .average = arguments.ema,
                                .dtype = parse_weight_type(arguments.dtype),

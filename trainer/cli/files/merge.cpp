@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/bytes_text.h"
+#include "core/base/files/hub_cache.h"
 #include "core/base/files/output_check.h"
 #include "core/base/quoted.h"
 #include "core/models/adapters/adapter_config.h"
@@ -23,10 +24,11 @@ struct MergeArguments {
 };
 
 int run_merge(const MergeArguments& arguments) {
-  const std::string& model = arguments.settings.model.path;
-  const ConvertOptions options{.from = model.empty() ? base_folder_of(arguments.adapter) : model,
+  const std::string model = local_model(arguments.settings.model.path, "--model");
+  const std::string adapter = local_model(arguments.adapter, "--adapter");
+  const ConvertOptions options{.from = model.empty() ? base_folder_of(adapter) : model,
                                .to = arguments.out,
-                               .adapter = arguments.adapter,
+                               .adapter = adapter,
                                .dtype = parse_weight_type(arguments.dtype),
                                .max_shard_bytes = parse_size(arguments.max_shard_size)};
   check_outside_live_runs("--out", options.to);

@@ -12,7 +12,7 @@
 #include "core/base/config_error.h"
 #include "core/base/files/output_check.h"
 #include "core/base/quoted.h"
-#include "trainer/cli/setting_options.h"
+#include "trainer/arguments/table.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
 
@@ -25,7 +25,6 @@ constexpr double kBar = 40;
 constexpr size_t kMaxDrawn = 2000;
 
 struct LrOptions {
-  TrainingArguments settings;
   std::string csv;
   std::string svg;
   bool overwrite = false;
@@ -39,18 +38,33 @@ void write_out(const std::string& path, const std::string& text) {
     replace_file(path, text);
 }
 
-void run_lr(const LrOptions* given) {
-  if (static_cast<int>(given->json) + (given->csv == "-" ? 1 : 0) + (given->svg == "-" ? 1 : 0) > 1)
+void run_lr(const LrOptions& given, const TrainingArguments& settings) {
+  if (static_cast<int>(given.json) + (given.csv == "-" ? 1 : 0) + (given.svg == "-" ? 1 : 0) > 1)
     throw ConfigError("only one document can be written to standard output; use files for the others");
-  check_output_files({{"--csv", given->csv}, {"--svg", given->svg}}, {.overwrite = given->overwrite});
-  LrArguments lr = given->settings.lr;
-  lr.max_steps = given->settings.steps.max_steps;
-  lr.global_batch_size = given->settings.steps.global_batch_size;
+  check_output_files({{"--csv", given.csv}, {"--svg", given.svg}}, {.overwrite = given.overwrite});
+  LrArguments lr = settings.lr;
+  lr.max_steps = settings.steps.max_steps;
+  lr.global_batch_size = std::max<int64_t>(1, settings.steps.global_batch_size);
   const std::vector<LrPoint> points = lr_points(lr);
-  if (!given->csv.empty()) write_out(given->csv, lr_csv(points));
-  if (!given->svg.empty()) write_out(given->svg, lr_svg(lr, points));
-  if (given->csv == "-" || given->svg == "-") return;
-  std::fputs((given->json ? lr_json(points) + "\n" : lr_text(points)).c_str(), stdout);
+  if (!given.csv.empty()) write_out(given.csv, lr_csv(points));
+  if (!given.svg.empty()) write_out(given.svg, lr_svg(lr, points));
+  if (given.csv == "-" || given.svg == "-") return;
+  std::fputs((given.json ? lr_json(points) + "\n" : lr_text(points)).c_str(), stdout);
+}
+
+// The arguments that change the result.
+std::string footer() {
+  std::string text =
+      "Arguments of train, from --config FILE and the command line. Required: --max_steps. Others that change the "
+      "rates:\n";
+  for (const char* name :
+       {"lr_scheduler_type", "lr_scheduler_kwargs", "learning_rate", "min_lr", "warmup_steps", "warmup_samples",
+        "warmup_ratio", "lr_warmup_init", "lr_decay_steps", "lr_decay_samples", "lr_wsd_decay_steps",
+        "lr_wsd_decay_samples", "global_batch_size", "lr_step_offset", "lr_wsd_decay_style", "weight_decay",
+        "start_weight_decay", "end_weight_decay", "weight_decay_incr_style"}) {
+    text += fmt::format("  --{:<24} {}\n", name, argument_help(*find_argument(name)));
+  }
+  return text;
 }
 
 }  // namespace
@@ -115,38 +129,14 @@ std::string lr_svg(const LrArguments& arguments, const std::vector<LrPoint>& poi
 
 void add_lr_command(CLI::App* program) {
   const auto given = std::make_shared<LrOptions>();
-  TrainingArguments* settings = &given->settings;
-  settings->steps.global_batch_size = 1;
   CLI::App* lr = program->add_subcommand("lr", "print and plot the learning rates of a run; arguments as for train");
-  add_settings(lr,
-               {{.name = "lr_scheduler_type"},
-                {.name = "lr_scheduler_kwargs", .help = "name=value pairs, separated by commas"},
-                {.name = "learning_rate"},
-                {.name = "min_lr"}},
-               settings);
-  add_setting(lr, {.name = "max_steps", .help = "number of steps", .shows_default = false}, settings)->required();
-  add_settings(lr,
-               {{.name = "warmup_steps"},
-                {.name = "warmup_samples"},
-                {.name = "warmup_ratio"},
-                {.name = "lr_warmup_init"},
-                {.name = "lr_decay_steps"},
-                {.name = "lr_decay_samples"},
-                {.name = "lr_wsd_decay_steps"},
-                {.name = "lr_wsd_decay_samples"},
-                {.name = "global_batch_size", .help = "samples per step"},
-                {.name = "lr_step_offset"},
-                {.name = "lr_wsd_decay_style"},
-                {.name = "weight_decay"},
-                {.name = "start_weight_decay"},
-                {.name = "end_weight_decay"},
-                {.name = "weight_decay_incr_style"}},
-               settings);
+  lr->footer(footer());
+  lr->allow_extras();  // arguments of train
   lr->add_option("--csv", given->csv, "write every step to this file; - is standard output");
   lr->add_option("--svg", given->svg, "write a plot to this file; - is standard output");
   lr->add_flag("--overwrite", given->overwrite, "replace existing files");
   lr->add_flag("--json", given->json, "one JSON document on standard output");
-  lr->callback([given] { run_lr(given.get()); });
+  lr->callback([given, lr] { run_lr(*given, parse_command_line(lr->remaining()).arguments); });
 }
 
 }  // namespace concord

@@ -53,6 +53,15 @@ TEST(LrCommand, TakesTheNamesOfTraining) {
   std::getline(lines, line);
   std::getline(lines, line);
   EXPECT_EQ(line, "1,1,0");
+  CLI::App other;
+  add_lr_command(&other);
+  try {
+    other.parse("lr --max_steps 3 --tp 2 --learning_rat 1");
+    ADD_FAILURE() << "neither is an argument";
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(),
+                testing::ContainsRegex("'tp'; did you mean tensor_model_parallel_size.*\n.*'learning_rat'"));
+  }
   CLI::App second;
   add_lr_command(&second);
   EXPECT_THROW(second.parse("lr --max_steps 3 --lr_scheduler_kwargs min_lr"), ConfigError);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/config_error.h"
+#include "core/base/files/hub_cache.h"
 #include "trainer/cli/plans/plan_buckets.h"
 #include "trainer/cli/setting_options.h"
 
@@ -158,7 +159,8 @@ void print_plan(const TrainingArguments& settings, int64_t world, std::optional<
     std::fputs((json ? plan_json(layout, rank) + "\n" : plan_text(layout, rank)).c_str(), stdout);
     return;
   }
-  buckets.model_config = settings.model.path;
+  buckets.model_config =
+      local_model(settings.model.path.empty() ? settings.model.config : settings.model.path, "--model");
   buckets.use_distributed_optimizer = settings.data_parallel.use_distributed_optimizer;
   buckets.sequence_parallel = settings.model_options.sequence_parallel;
   buckets.ddp_bucket_size = settings.data_parallel.ddp_bucket_size;
@@ -178,6 +180,14 @@ void add_plan_command(CLI::App* program) {
   };
   const auto given = std::make_shared<Given>();
   CLI::App* plan = program->add_subcommand("plan", "print the groups of a layout, or the buckets of a rank");
+  // Before the others, which take precedence: options are taken in the order in which they are added.
+  plan->add_option_function<std::string>(
+          "--config",
+          [given](const std::string& file) {
+            given->settings = parse_command_line(std::vector<std::string>{"--config", file}).arguments;
+          },
+          "YAML or TOML file with settings of train")
+      ->type_name("FILE");
   plan->add_option("--world_size", given->world, "number of ranks, up to 2^40")->required();
   add_settings(plan,
                {{.name = "tensor_model_parallel_size"},

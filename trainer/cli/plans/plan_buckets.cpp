@@ -67,7 +67,8 @@ Chunks chunks_of_model(const BucketArguments& arguments, const RankLayout& layou
       int64_t elements = 1;
       for (const int64_t size : local_shape(parameter.spec, place)) elements *= size;
       const bool alone = parameter.shared_embedding && arguments.use_distributed_optimizer && layout.pp() > 1;
-      chunk.push_back({parameter.spec.name, elements, dtype, parameter.expert, alone});
+      const bool is_vector = parameter.spec.dims.size() < 2;
+      chunk.push_back({parameter.spec.name, elements, dtype, parameter.expert, alone, is_vector});
     }
   }
   return chunks;
@@ -85,7 +86,8 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
     try {
       const json& entry = list[i];
       parameters.push_back({entry.at("name").get<std::string>(), elements_of(entry, where),
-                            parse_dtype(entry.value("dtype", dtype), where), entry.value("expert", false)});
+                            parse_dtype(entry.value("dtype", dtype), where), entry.value("expert", false), false,
+                            entry.contains("shape") && entry.at("shape").size() < 2});
     } catch (const json::exception& error) {
       throw ConfigError(fmt::format("{}: {}; expected {{\"name\", \"shape\" or \"elements\", \"dtype\", \"expert\"}}",
                                     where, json_reason(error)));

@@ -318,7 +318,7 @@ TEST(Blend, PairsStayTogetherInBlendsAndSplits) {
     return write_file(folder / (prompts + ".jsonl"), lines);
   };
   DataArguments arguments{.tokenizer = "byte", .shuffle = false, .pairs = true};
-  // Returns the prompts of all pairs, whose halves have to follow each other.
+  // Returns the prompts of all pairs, whose halves have to be consecutive.
   const auto prompts = [&] {
     const auto source = open_sample_source(arguments);
     std::string found;

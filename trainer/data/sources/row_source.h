@@ -57,7 +57,7 @@ class RowSource : public SampleSource {
 
 std::unique_ptr<SampleSource> open_jsonl(const DataArguments& arguments);
 // Opens a text with one record per line; arguments.path is used in messages.
-std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArguments& arguments);
+std::unique_ptr<SampleSource> open_lines(std::string_view all, const DataArguments& arguments);
 std::unique_ptr<SampleSource> open_text(const DataArguments& arguments);
 std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments);
 

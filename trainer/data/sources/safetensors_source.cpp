@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -58,7 +59,8 @@ std::unique_ptr<SampleSource> open_safetensors(const DataArguments& arguments) {
     throw ConfigError(fmt::format("{}: input_ids have shape {}; contains no samples", arguments.path,
                                   safetensors::shape_text(ids.shape)));
   }
-  const size_t columns = static_cast<size_t>(ids.shape.back()), rows = static_cast<size_t>(ids.elements()) / columns;
+  const size_t columns = static_cast<size_t>(ids.shape.back()), all = static_cast<size_t>(ids.elements()) / columns;
+  const size_t rows = arguments.max_samples == 0 ? all : std::min(all, static_cast<size_t>(arguments.max_samples));
   auto source = std::make_unique<RowSource>(arguments.path, arguments);
   TokensAndLabels tokens;
   for (size_t row = 0; row < rows; ++row) {

@@ -100,7 +100,8 @@ std::unique_ptr<SampleSource> open_pairs(std::string_view text, const DataArgume
 
 }  // namespace
 
-std::unique_ptr<SampleSource> open_lines(std::string_view text, const DataArguments& arguments) {
+std::unique_ptr<SampleSource> open_lines(std::string_view all, const DataArguments& arguments) {
+  const std::string_view text = first_lines(all, arguments.max_samples);
   if (arguments.pairs) return open_pairs(text, arguments);
   std::unique_ptr<Tokenizer> tokenizer;  // created when a line needs it; ids do not
   std::unique_ptr<TextDocuments> documents;

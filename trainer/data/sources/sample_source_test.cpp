@@ -150,6 +150,67 @@ TEST(SampleSource, LongSamplesAreCutAsAskedAndCounted) {
               HasSubstr("all 3 samples are longer than cutoff_len 2"));
 }
 
+// The contents of all samples; a source of documents is compared by the one sample that they make.
+std::vector<std::vector<int64_t>> ids_of(const DataArguments& arguments) {
+  const auto source = open_sample_source(arguments);
+  std::vector<std::vector<int64_t>> ids;
+  for (int64_t i = 0; i < source->size(); ++i) ids.push_back(source->at(i).ids);
+  return ids;
+}
+
+TEST(SampleSource, MaxSamplesTakesTheFirstRecordsOfLinesPairsAndRows) {
+  using Rows = std::vector<std::vector<int64_t>>;
+  const Folder folder;
+  const std::string lines =
+      write_file(folder / "a.jsonl", "\n{\"input_ids\": [1, 2, 3]}\n \n{\"input_ids\": [4, 5]}\n{broken\n");
+  EXPECT_EQ(ids_of({.path = lines, .max_samples = 2}), (Rows{{1, 2, 3}, {4, 5}}));
+  EXPECT_EQ(ids_of({.path = lines, .max_samples = 1}), (Rows{{1, 2, 3}}));
+  EXPECT_THAT(said_by_source({.path = lines, .max_samples = 3}), HasSubstr("line 5: is not JSON"));
+  // A dropped record counts, and so does one that becomes several samples.
+  EXPECT_EQ(ids_of({.path = lines, .max_samples = 2, .cutoff_len = 2, .truncation = Truncation::drop}), (Rows{{4, 5}}));
+  EXPECT_EQ(ids_of({.path = lines, .max_samples = 1, .cutoff_len = 2, .truncation = Truncation::split}),
+            (Rows{{1, 2}, {2, 3}}));
+  const std::string pairs =
+      write_file(folder / "pairs.jsonl",
+                 "{\"prompt_input_ids\": [1], \"chosen_input_ids\": [2], \"rejected_input_ids\": [3]}\n{broken\n");
+  EXPECT_EQ(ids_of({.path = pairs, .max_samples = 1, .pairs = true}), (Rows{{1, 2}, {1, 3}}));
+  const std::string rows = write_file(folder / "a.safetensors", safetensors("[3,2]", {1, 2, 3, 4, 5, 6}, {}));
+  EXPECT_EQ(ids_of({.path = rows, .max_samples = 2}), (Rows{{1, 2}, {3, 4}}));
+  EXPECT_EQ(ids_of({.path = rows, .max_samples = 9}).size(), 3U);
+  // Each source of a blend is limited, and data before it is split.
+  EXPECT_EQ(ids_of({.blend = {rows, lines}, .max_samples = 1, .shuffle = false}), (Rows{{1, 2}, {1, 2, 3}}));
+  EXPECT_EQ(ids_of({.path = rows, .split = {"1", "1"}, .part = DataPart::valid, .max_samples = 2}), (Rows{{3, 4}}));
+}
+
+TEST(SampleSource, MaxSamplesTakesTheFirstDocumentsOfTextMegatronAndCachedData) {
+  using Rows = std::vector<std::vector<int64_t>>;
+  const Folder folder;
+  const auto first = [&](const std::string& path, int64_t most, const std::string& cache = "") {
+    return ids_of({.path = path, .cache = cache, .max_samples = most, .seq_length = 3, .shuffle = false});
+  };
+  const Rows two = {{'a', 'b', kEnd}};  // and one token that is only predicted
+  const std::string text = write_file(folder / "a.txt", "ab\n\nc\n\nde\n");
+  EXPECT_EQ(first(text, 2), two);
+  EXPECT_EQ(first(text, 0).size(), 2U);
+  const std::string lines = "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n{\"text\": \"de\"}\n";
+  EXPECT_EQ(first(write_file(folder / "a.jsonl", lines), 2), two);
+  IndexedWriter writer(folder / "a", TokenType::kInt32);
+  for (const std::vector<int64_t>& ids : std::vector<std::vector<int64_t>>{{1, 2, 3}, {4}, {5, 6, 7, 8}}) {
+    writer.add_sequence(ids);
+    writer.end_document();
+  }
+  writer.finish();
+  EXPECT_EQ(first(folder / "a", 2), (Rows{{1, 2, 3}}));
+  EXPECT_EQ(first(folder / "a", 0), (Rows{{1, 2, 3}, {4, 5, 6}}));
+  // Several files are one data set. Other numbers read the same entry of the cache.
+  std::filesystem::create_directory(folder / "files");
+  write_file(folder / "files/1.jsonl", "{\"text\": \"ab\"}\n");
+  write_file(folder / "files/2.jsonl", "{\"text\": \"c\"}\n{\"text\": \"de\"}\n");
+  EXPECT_EQ(first(folder / "files", 2, folder / "cache"), two);
+  EXPECT_EQ(first(folder / "files", 0, folder / "cache").size(), 2U);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder / "cache/tokens"), {}), 2) << "an entry, its lock";
+}
+
 TEST(SampleSource, BadJsonLinesAreRefusedWithTheirNumber) {
   const Folder folder;
   const auto refused = [&](const std::string& bytes, DataArguments arguments = {}) {

@@ -104,6 +104,9 @@ IndexRange range_of(const Share& share, int64_t count) {
 }
 
 std::unique_ptr<Documents> part_of(std::unique_ptr<Documents> whole, const DataArguments& arguments) {
+  if (arguments.max_samples > 0 && arguments.max_samples < whole->size()) {
+    whole = std::make_unique<DocumentRange>(std::move(whole), IndexRange{0, arguments.max_samples});
+  }
   if (arguments.split.empty()) return whole;
   const IndexRange range = wanted_range(arguments, whole->size(), whole->name(), "documents");
   return std::make_unique<DocumentRange>(std::move(whole), range);

@@ -34,8 +34,8 @@ struct IndexRange {
 };
 IndexRange range_of(const Share& share, int64_t count);
 
-// Returns the part of |whole| that |arguments| select; |whole| itself without a split. Throws ConfigError if it would
-// be empty.
+// Returns the part of |whole| that |arguments| select: that of |split|, and of documents the first |max_samples|;
+// |whole| itself without these. Throws ConfigError if it would be empty. Samples are limited where they are read.
 std::unique_ptr<Documents> part_of(std::unique_ptr<Documents> whole, const DataArguments& arguments);
 std::unique_ptr<SampleSource> part_of(std::unique_ptr<SampleSource> whole, const DataArguments& arguments);
 

@@ -125,6 +125,10 @@ class Record {
   }
 
   json from_alpaca() const {
+    if (info_.columns.size() == 1 && info_.columns.contains("prompt")) {  // texts, which may be empty
+      return {
+          {"text", record_.contains(info_.columns.at("prompt")) ? text("prompt") : text_of(needed("prompt"), place_)}};
+    }
     const std::string prompt = text("prompt"), query = text("query");
     if (!info_.ranking && value("response") == nullptr && query.empty() && value("history") == nullptr &&
         !prompt.empty())

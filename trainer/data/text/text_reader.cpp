@@ -363,6 +363,17 @@ void for_each_line(std::string_view text, const std::function<void(std::string_v
   }
 }
 
+std::string_view first_lines(std::string_view text, int64_t most) {
+  if (most == 0) return text;
+  size_t begin = 0;
+  while (begin < text.size() && most > 0) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    if (!is_blank(text.substr(begin, end - begin))) --most;
+    begin = end + 1;
+  }
+  return text.substr(0, begin);
+}
+
 void for_each_paragraph(std::string_view text,
                         const std::function<void(std::string_view document, int64_t line)>& each) {
   std::string_view document;

@@ -49,6 +49,9 @@ JsonRecord parse_json_record(std::string_view line, const std::string& place,
 // Calls |each| with every line that is not blank and its number, starting at 1.
 void for_each_line(std::string_view text, const std::function<void(std::string_view line, int64_t number)>& each);
 
+// Returns the beginning of |text| that holds its first |most| lines that are not blank; all of it if |most| is 0.
+std::string_view first_lines(std::string_view text, int64_t most);
+
 // Calls |each| with the documents of a plain text, which are separated by empty lines, without the final line break,
 // and the number of their first line.
 void for_each_paragraph(std::string_view text,

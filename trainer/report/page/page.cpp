@@ -16,9 +16,9 @@ namespace concord {
 namespace {
 
 // Metrics that the page draws if they are logged.
-constexpr const char* kDrawnMetrics[] = {
-    "load_imbalance",     "token_drop_rate", "rewards/chosen", "rewards/rejected", "rewards/margins",
-    "rewards/accuracies", "mean_reward",     "margin",         "accuracy",         "mean_token_accuracy"};
+constexpr const char* kDrawnMetrics[] = {"load_imbalance",  "token_drop_rate",    "rewards/chosen", "rewards/rejected",
+                                         "rewards/margins", "rewards/accuracies", "mean_reward",    "margin",
+                                         "accuracy",        "mean_token_accuracy"};
 constexpr const char* kDrawnEvaluations[] = {"eval_rewards/margins", "eval_rewards/accuracies", "eval_margin",
                                              "eval_accuracy"};
 
@@ -51,8 +51,9 @@ std::string configuration_of(const RunDescription& run) {
   for (const auto& entry : run.configuration) (run.changed.contains(entry.first) ? changed : others).push_back(entry);
   std::string text = fmt::format("<table>{}</table>", rows_of(changed));
   if (others.empty()) return text;
-  return text + fmt::format("<details><summary>{} settings with their default values</summary><table>{}</table></details>",
-                            others.size(), rows_of(others));
+  return text +
+         fmt::format("<details><summary>{} settings with their default values</summary><table>{}</table></details>",
+                     others.size(), rows_of(others));
 }
 
 std::string tiles_of(const RunDescription& run, const RunHistory& history) {
@@ -64,9 +65,8 @@ std::string tiles_of(const RunDescription& run, const RunHistory& history) {
 
 std::string note_of(const RunHistory& history) {
   if (history.steps.size() != 1) return "";
-  return fmt::format(
-      "Only step {} was logged, so there are no curves; logging_steps sets how often steps are logged.",
-      history.steps.front().step);
+  return fmt::format("Only step {} was logged, so there are no curves; logging_steps sets how often steps are logged.",
+                     history.steps.front().step);
 }
 
 // NaN counts as the highest loss.
@@ -189,8 +189,8 @@ std::string data_json(const RunDescription& run, const RunHistory& history) {
   const std::string time = column("time", steps, [&](Step step) { return step->time - begin; });
   return fmt::format("{{\"columns\":{{{}{},{}}},\"evals\":{{{}{}}},\"floor\":{},\"ranks\":{}}}",
                      extra_columns(std::span<const char* const>(kDrawnMetrics), steps), fmt::join(columns, ","), time,
-                     extra_columns(std::span<const char* const>(kDrawnEvaluations), all_evals), fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)),
-                     heat_json(rank_heat_map(history.ranks)));
+                     extra_columns(std::span<const char* const>(kDrawnEvaluations), all_evals), fmt::join(evals, ","),
+                     number_json(run.loss_floor.value_or(NAN)), heat_json(rank_heat_map(history.ranks)));
 }
 
 // Substituted text is not searched for names again.

@@ -76,7 +76,8 @@ TEST(Page, ShowsTheLoadOfExpertsPerLayer) {
 TEST(Page, HoldsWhatIsLoggedOfPairs) {
   RunHistory history = history_of(2);
   history.steps[1].extra = {{"rewards/chosen", 0.5}, {"rewards/accuracies", 0.75}, {"entropy", 1}};
-  history.evals = {{.step = 2, .loss = 2, .extra = {{"eval_rewards/accuracies", 0.625}, {"eval_rewards/margins", 0.25}}}};
+  history.evals = {
+      {.step = 2, .loss = 2, .extra = {{"eval_rewards/accuracies", 0.625}, {"eval_rewards/margins", 0.25}}}};
   const std::string page = report_page({}, history, {});
   const json data = data_in(page);
   EXPECT_EQ(data.at("columns").at("rewards/chosen"), json({nullptr, 0.5}));
@@ -96,11 +97,12 @@ TEST(Page, ShowsTheSettingsThatDifferAndFoldsTheOthers) {
                                         .trained_parameters = 56'000,
                                         .opening = {{"data", "a.jsonl: 8 samples"}}},
                                        history, {});
-  EXPECT_THAT(page, HasSubstr("<div id=\"configuration\"><table><tr><td>bf16</td><td>true</td></tr></table>"
-                              "<details><summary>2 settings with their default values</summary><table><tr><td>fp16</td>"));
+  EXPECT_THAT(page,
+              HasSubstr("<div id=\"configuration\"><table><tr><td>bf16</td><td>true</td></tr></table>"
+                        "<details><summary>2 settings with their default values</summary><table><tr><td>fp16</td>"));
   EXPECT_THAT(page, HasSubstr("<tr><td>data</td><td>a.jsonl: 8 samples</td></tr>"));
-  for (const char* tile : {"<b>1.23M</b><span>parameters", "<b>56.0k</b><span>trained parameters", "<b>2</b><span>samples",
-                           "<b>1.00 MiB</b><span>memory of a rank"})
+  for (const char* tile : {"<b>1.23M</b><span>parameters", "<b>56.0k</b><span>trained parameters",
+                           "<b>2</b><span>samples", "<b>1.00 MiB</b><span>memory of a rank"})
     EXPECT_THAT(page, HasSubstr(tile));
 }
 
@@ -175,7 +177,8 @@ TEST(Page, OfARunWithoutStepsIsStillAPage) {
 TEST(Page, WithOneLoggedStepStatesThatThereIsNoCurve) {
   const RunDescription run;
   EXPECT_THAT(report_page(run, history_of(1), {}),
-              HasSubstr("<p id=\"note\">Only step 1 was logged, so there are no curves; logging_steps sets how often steps are logged.</p>"));
+              HasSubstr("<p id=\"note\">Only step 1 was logged, so there are no curves; logging_steps sets how often "
+                        "steps are logged.</p>"));
   EXPECT_THAT(report_page(run, history_of(2), {}), HasSubstr("<p id=\"note\"></p>"));
   EXPECT_THAT(report_page(run, {}, {}), HasSubstr("<p id=\"note\"></p>"));
 }

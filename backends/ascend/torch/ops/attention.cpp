@@ -6,9 +6,11 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <tuple>
 #include <vector>
 
@@ -109,53 +111,131 @@ Tensor statistic_of(const Tensor& rows, IntArrayRef cu_seqlens) {
   return copies(at::cat(parts).view({rows.size(2), rows.size(1)}));
 }
 
+// ----------------------------------------------------------------------------------------------------- both directions
+
+// What the vendor saves for the other direction, in its layout.
+struct Statistics {
+  Tensor out, largest, sum;
+};
+
+const std::optional<c10::OperatorHandle>& fused_forward() {
+  static const auto op = find("npu_fusion_attention");
+  return op;
+}
+const std::optional<c10::OperatorHandle>& fused_backward() {
+  static const auto op = find("npu_fusion_attention_grad");
+  return op;
+}
+
+struct Shape {
+  IntArrayRef cu_seqlens;
+  bool causal;
+  int64_t window;
+  double scale;
+};
+
+Statistics run_forward(const Tensor& q, const Tensor& k, const Tensor& v, const Shape& shape) {
+  Arguments arguments = shape_of(q, shape.cu_seqlens, shape.causal, shape.window);
+  arguments["query"] = laid(q, shape.cu_seqlens);
+  arguments["key"] = laid(k, shape.cu_seqlens);
+  arguments["value"] = laid(v, shape.cu_seqlens);
+  arguments["scale"] = shape.scale;
+  const Stack made = call(*fused_forward(), std::move(arguments));
+  return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor()};
+}
+
+Triple run_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Statistics& saved,
+                    const Shape& shape) {
+  Arguments arguments = shape_of(q, shape.cu_seqlens, shape.causal, shape.window);
+  arguments["query"] = laid(q, shape.cu_seqlens);
+  arguments["key"] = laid(k, shape.cu_seqlens);
+  arguments["value"] = laid(v, shape.cu_seqlens);
+  arguments["dy"] = laid(grad, shape.cu_seqlens);
+  arguments["attention_in"] = saved.out;
+  arguments["softmax_max"] = saved.largest;
+  arguments["softmax_sum"] = saved.sum;
+  arguments["scale_value"] = shape.scale;
+  const Stack made = call(*fused_backward(), std::move(arguments));
+  const auto gradient = [&](size_t i) { return as_batch(made.at(i).toTensor(), shape.cu_seqlens); };
+  return {gradient(0), gradient(1), gradient(2)};
+}
+
 // ----------------------------------------------------------------------------------------------------------- kernels
 
 Pair attention(const Tensor& q, const Tensor& k, const Tensor& v, IntArrayRef cu_seqlens, bool causal, int64_t window,
                double scale) {
-  static const auto fused = find("npu::npu_fusion_attention");
-  if (!fused || !fits(q, k, cu_seqlens)) {
+  if (!fused_forward() || !fits(q, k, cu_seqlens)) {
     const Stack made = reference("concord::attention", {q, k, v, cu_seqlens, causal, window, scale});
     return {made.at(0).toTensor(), made.at(1).toTensor()};
   }
-  Arguments arguments = shape_of(q, cu_seqlens, causal, window);
-  arguments["query"] = laid(q, cu_seqlens);
-  arguments["key"] = laid(k, cu_seqlens);
-  arguments["value"] = laid(v, cu_seqlens);
-  arguments["scale"] = scale;
-  const Stack made = call(*fused, std::move(arguments));
-  const Tensor largest = rows_of(made.at(1).toTensor(), cu_seqlens), sum = rows_of(made.at(2).toTensor(), cu_seqlens);
-  return {as_batch(made.at(0).toTensor(), cu_seqlens), largest + sum.log()};
+  const Statistics made = run_forward(q, k, v, {cu_seqlens, causal, window, scale});
+  return {as_batch(made.out, cu_seqlens), rows_of(made.largest, cu_seqlens) + rows_of(made.sum, cu_seqlens).log()};
 }
 
 // The vendor computes exp(score - largest) / sum: with the log-sum-exp as the largest, the sum is 1.
 Triple attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
                           const Tensor& lse, IntArrayRef cu_seqlens, bool causal, int64_t window, double scale) {
-  static const auto fused = find("npu::npu_fusion_attention_grad");
-  if (!fused || !fits(q, k, cu_seqlens)) {
+  if (!fused_backward() || !fits(q, k, cu_seqlens)) {
     const Stack made =
         reference("concord::attention_backward", {grad, q, k, v, out, lse, cu_seqlens, causal, window, scale});
     return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor()};
   }
-  Arguments arguments = shape_of(q, cu_seqlens, causal, window);
-  arguments["query"] = laid(q, cu_seqlens);
-  arguments["key"] = laid(k, cu_seqlens);
-  arguments["value"] = laid(v, cu_seqlens);
-  arguments["dy"] = laid(grad, cu_seqlens);
-  arguments["attention_in"] = laid(out, cu_seqlens);
   const Tensor largest = statistic_of(lse, cu_seqlens);
-  arguments["softmax_max"] = largest;
-  arguments["softmax_sum"] = at::ones_like(largest);
-  arguments["scale_value"] = scale;
-  const Stack made = call(*fused, std::move(arguments));
-  const auto gradient = [&](size_t i) { return as_batch(made.at(i).toTensor(), cu_seqlens); };
-  return {gradient(0), gradient(1), gradient(2)};
+  return run_backward(grad, q, k, v, {laid(out, cu_seqlens), largest, at::ones_like(largest)},
+                      {cu_seqlens, causal, window, scale});
+}
+
+// -------------------------------------------------------------------------------------------------------- derivative
+
+// Attention of a layer. What the vendor saves stays in its layout, and there is no log-sum-exp: only the parts of ring
+// attention need it, which call the kernels above.
+struct LayerAttention : torch::autograd::Function<LayerAttention> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& v,
+                        const std::vector<int64_t>& cu_seqlens, bool causal, int64_t window, double scale) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    const Statistics made = run_forward(q, k, v, {cu_seqlens, causal, window, scale});
+    context->save_for_backward({q, k, v, made.out, made.largest, made.sum});
+    context->saved_data["cu_seqlens"] = cu_seqlens;
+    context->saved_data["causal"] = causal;
+    context->saved_data["window"] = window;
+    context->saved_data["scale"] = scale;
+    return as_batch(made.out, cu_seqlens);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    if (c10::GradMode::is_enabled()) {
+      throw std::runtime_error("operator attention has only a first derivative, but a second one was requested");
+    }
+    const auto saved = context->get_saved_variables();
+    auto& data = context->saved_data;
+    const std::vector<int64_t> cu_seqlens = data["cu_seqlens"].toIntVector();
+    const auto [dq, dk, dv] =
+        run_backward(grads.at(0), saved.at(0), saved.at(1), saved.at(2), {saved.at(3), saved.at(4), saved.at(5)},
+                     {cu_seqlens, data["causal"].toBool(), data["window"].toInt(), data["scale"].toDouble()});
+    return {dq, dk, dv, {}, {}, {}, {}};
+  }
+};
+
+// Replaces the operator's derivative on this device. Inputs beyond the vendor's limits use that one, which is the same
+// for all devices and is registered for the host too.
+Pair attention_autograd(const Tensor& q, const Tensor& k, const Tensor& v, IntArrayRef cu_seqlens, bool causal,
+                        int64_t window, double scale) {
+  const bool records = c10::GradMode::is_enabled() && (q.requires_grad() || k.requires_grad() || v.requires_grad());
+  if (!records || !fused_forward() || !fused_backward() || !fits(q, k, cu_seqlens)) {
+    static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("concord::attention", "");
+    Stack stack{q, k, v, cu_seqlens, causal, window, scale};
+    op.callBoxedForDispatchKey(c10::DispatchKey::AutogradCPU, stack);
+    return {stack.at(0).toTensor(), stack.at(1).toTensor()};
+  }
+  return {LayerAttention::apply(q, k, v, cu_seqlens.vec(), causal, window, scale), Tensor()};
 }
 
 TORCH_LIBRARY_IMPL(concord, PrivateUse1, m) {
   m.impl("attention", attention);
   m.impl("attention_backward", attention_backward);
 }
+TORCH_LIBRARY_IMPL(concord, AutogradPrivateUse1, m) { m.impl("attention", attention_autograd); }
 
 }  // namespace
 }  // namespace concord::ascend::torch_side

@@ -1,12 +1,28 @@
 #include "backends/ascend/torch/ops/dispatcher.h"
 
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <set>
 #include <stdexcept>
 #include <utility>
+
+#include "backends/ascend/torch/vendor_operators.h"
 
 namespace concord::ascend::torch_side {
 
 std::optional<c10::OperatorHandle> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchema({name, ""});
+  if (std::ranges::find(kVendorOperators, std::string(name)) == std::end(kVendorOperators)) {
+    throw std::logic_error(std::string(name) + " is not in vendor_operators.h");
+  }
+  const auto found = c10::Dispatcher::singleton().findSchema({std::string("npu::") + name, ""});
+  static std::set<std::string> missing;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (!found && missing.insert(name).second) {
+    TORCH_WARN("this torch_npu has no ", name, ": Concord's reference runs instead, which is slower");
+  }
+  return found;
 }
 
 Stack call(const c10::OperatorHandle& op, Arguments arguments) {

@@ -13,7 +13,8 @@ namespace concord::ascend::torch_side {
 using torch::jit::Stack;
 using Arguments = std::map<std::string, c10::IValue>;
 
-// Returns an operator of torch_npu; nullopt if this torch_npu lacks it.
+// Returns an operator of torch_npu, one of vendor_operators.h ("npu_swiglu"). If this torch_npu lacks it, returns
+// nullopt and warns once per operator.
 std::optional<c10::OperatorHandle> find(const char* name);
 
 // Calls |op|. Missing arguments get the schema's defaults; throws std::runtime_error for names that the schema lacks.

@@ -46,7 +46,7 @@ Tensor grouped(const c10::OperatorHandle& op, const Tensor& a, const Tensor& b, 
 }
 
 const std::optional<c10::OperatorHandle>& grouped_matmul() {
-  static const auto op = find("npu::npu_grouped_matmul");
+  static const auto op = find("npu_grouped_matmul");
   return op;
 }
 
@@ -73,7 +73,7 @@ Tensor grouped_linear_weight_grad(const Tensor& grad_no, const Tensor& x_nh, con
 
 // The vendor's addition is of 16-bit operands to 32 bits; 32-bit ones lose nothing if they are added afterwards.
 void grouped_linear_weight_grad_(Tensor& main_goh, const Tensor& grad_no, const Tensor& x_nh, const Tensor& ends) {
-  static const auto added = find("npu::npu_grouped_matmul_add_");
+  static const auto added = find("npu_grouped_matmul_add_");
   const bool is_wide = main_goh.scalar_type() == at::kFloat;
   if (!added || !is_wide || !main_goh.is_contiguous() || !fits(grad_no, x_nh, ends)) {
     reference("concord::grouped_linear_weight_grad_", {main_goh, grad_no, x_nh, ends});
@@ -102,7 +102,7 @@ bool fits_tokens(const Tensor& rows, int64_t k) {
 
 // The vendor sorts the experts of tokens itself, stably. The places of rows, in their stead, sort to the same order.
 Tensor moe_permute(const Tensor& x_th, const Tensor& order, const Tensor& inverse) {
-  static const auto permute = find("npu::npu_moe_token_permute");
+  static const auto permute = find("npu_moe_token_permute");
   const int64_t tokens = x_th.size(0), k = tokens == 0 ? 0 : order.size(0) / tokens;
   if (!permute || !fits_tokens(x_th, k)) {
     return reference("concord::moe_permute", {x_th, order, inverse}).at(0).toTensor();
@@ -113,7 +113,7 @@ Tensor moe_permute(const Tensor& x_th, const Tensor& order, const Tensor& invers
 // Without weights it is the derivative of a permutation.
 Tensor moe_combine(const Tensor& rows, const MaybeTensor& weights, const Tensor& order, const Tensor& inverse,
                    int64_t k) {
-  static const auto unpermute = find("npu::npu_moe_token_unpermute"), sum = find("npu::npu_moe_token_permute_grad");
+  static const auto unpermute = find("npu_moe_token_unpermute"), sum = find("npu_moe_token_permute_grad");
   if (!unpermute || !sum || !fits_tokens(rows, k) || (weights && !is_known(*weights))) {
     return reference("concord::moe_combine", {rows, weights, order, inverse, k}).at(0).toTensor();
   }
@@ -135,7 +135,7 @@ Tensor moe_combine(const Tensor& rows, const MaybeTensor& weights, const Tensor&
 
 std::tuple<Tensor, Tensor> moe_combine_backward(const Tensor& grad_th, const Tensor& rows, const Tensor& weights_tk,
                                                 const Tensor& order, const Tensor& inverse) {
-  static const auto backward = find("npu::npu_moe_token_unpermute_grad");
+  static const auto backward = find("npu_moe_token_unpermute_grad");
   Stack made;
   if (!backward || !fits_tokens(rows, weights_tk.size(1)) || !is_known(weights_tk)) {
     made = reference("concord::moe_combine_backward", {grad_th, rows, weights_tk, order, inverse});

@@ -1,15 +1,18 @@
-// Which norms, rotations, activations and weight gradients are torch_npu's operators and which the reference, and that
-// both are right. On the simulated CANN (sim_npu_attention_test); ops_test draws many more shapes.
+// Which norms, rotations, activations, losses and weight gradients are torch_npu's operators and which the reference,
+// and that both are right. On the simulated CANN (sim_npu_attention_test); ops_test draws many more shapes.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include "backends/ascend/torch/ops/testing/vendor_calls.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/grad_sink.h"
 #include "core/ops/linear.h"
+#include "core/ops/loss/cross_entropy.h"
 #include "core/ops/norm/rms_norm.h"
 #include "core/ops/swiglu.h"
 #include "core/torch/device.h"
@@ -122,6 +125,45 @@ TEST(AscendFused, AreTheReferenceBeyondTheVendorsLimits) {
   const Tensor turned = rope(heads.to(device), angles.cos().to(device), angles.sin().to(device));
   EXPECT_LE(fused_error(turned, rope(heads, angles.cos(), angles.sin()).to(at::kDouble)), 1e-6);
   EXPECT_EQ(count.of("rotary_mul"), 0);
+}
+
+struct Entropy {
+  Tensor loss, grad;
+};
+
+Entropy run_cross_entropy(c10::Device device, const Tensor& logits, const Tensor& labels,
+                          const CrossEntropyOptions& options) {
+  Tensor x = logits.to(device).clone();
+  const auto wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  Tensor loss = at::zeros({logits.size(0)}, at::TensorOptions(device).dtype(wide));
+  cross_entropy_with_grad(x, loss, labels.to(device), options);
+  return {loss, x};
+}
+
+// With and without padding columns. Smoothing is left to the reference.
+TEST(AscendFused, CrossEntropyReadsTheLogitsFewTimes) {
+  const c10::Device device = torch_device(current_platform(), 0);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (const int64_t used : {37, 40}) {
+      for (const double smoothing : {0.0, 0.1}) {
+        SCOPED_TRACE(c10::toString(type));
+        const Tensor logits = at::randn({kTokens, 40}).mul(3).to(type);
+        const Tensor labels = at::tensor({3, -100, 36, 0, 5, 5, 12}, at::kLong);
+        const CrossEntropyOptions options{.vocabulary = used, .label_smoothing = smoothing, .expected_grad = 0.125};
+        const VendorCalls count;
+        const Entropy got = run_cross_entropy(device, logits, labels, options);
+        EXPECT_EQ(count.of_libtorch("scatter_add_"), type == at::kDouble || smoothing > 0 ? 0 : 1);
+        const Entropy right = run_cross_entropy(c10::kCPU, logits.to(at::kDouble), labels, options);
+        // Ten roundings of losses up to some 20 and of probabilities; gradients are rounded to the type.
+        const double unit = type == at::kDouble ? 1e-15 : 6e-8;
+        const double grad_unit = type == at::kBFloat16 ? 3.9e-3 : type == at::kHalf ? 4.9e-4 : 20 * unit;
+        EXPECT_LE(fused_error(got.loss, right.loss), 20 * unit);
+        EXPECT_LE(fused_error(got.grad, right.grad), grad_unit);
+        EXPECT_EQ(got.grad.select(0, 1).abs().max().item<double>(), 0);
+        EXPECT_EQ(got.grad.narrow(1, used, 40 - used).abs().sum().item<double>(), 0);
+      }
+    }
+  }
 }
 
 // A rotation after another one with other angles, in the same memory.

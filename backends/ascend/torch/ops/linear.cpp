@@ -3,11 +3,11 @@
 //
 // n rows, o, h sizes of outputs and inputs.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/full.h>
 
 #include <map>
 #include <mutex>
-#include <utility>
 
 #include "backends/ascend/torch/ops/dispatcher.h"
 
@@ -27,19 +27,21 @@ bool has_fused_weight_grad(const Tensor& main_oh, const Tensor& grad, const Tens
          main_oh.size(0) <= kLargestLinearAxis && main_oh.size(1) <= kLargestLinearAxis;
 }
 
-// The end of the only group, for each number of rows. Kept forever, and created on the host, so that every stream may
-// read it.
+// Returns the end of the only group. Up to kMaxKeptRows it is a part of one tensor, which is kept forever and created
+// on the host, so that every stream may read it.
 Tensor end_of_group(int64_t rows, c10::Device device) {
-  static auto* const made = new std::map<std::pair<c10::DeviceIndex, int64_t>, Tensor>;
+  constexpr int64_t kMaxKeptRows = 1 << 16;
+  if (rows > kMaxKeptRows) return at::full({1}, rows, at::TensorOptions(device).dtype(at::kLong));
+  static auto* const made = new std::map<c10::DeviceIndex, Tensor>;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  Tensor& end = (*made)[{device.index(), rows}];
-  if (!end.defined()) end = at::full({1}, rows, at::kLong).to(device);
-  return end;
+  Tensor& ends = (*made)[device.index()];
+  if (!ends.defined()) ends = at::arange(kMaxKeptRows + 1, at::kLong).to(device);
+  return ends.narrow(0, rows, 1);
 }
 
 const std::optional<c10::OperatorHandle>& grouped_matmul_add() {
-  static const auto op = find("npu::npu_grouped_matmul_add_");
+  static const auto op = find("npu_grouped_matmul_add_");
   return op;
 }
 

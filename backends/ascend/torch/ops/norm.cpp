@@ -20,7 +20,7 @@ bool has_fused_norm(const Tensor& x, const Tensor& weight) {
 }
 
 Pair rms_norm(const Tensor& x, const Tensor& weight, double eps) {
-  static const auto fused = find("npu::npu_rms_norm");
+  static const auto fused = find("npu_rms_norm");
   if (!fused || !has_fused_norm(x, weight)) {
     const Stack made = reference("concord::rms_norm", {x, weight, eps});
     return {made.at(0).toTensor(), made.at(1).toTensor()};
@@ -31,7 +31,7 @@ Pair rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 
 // The vendor sums the weight's gradient in fp32.
 Pair rms_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& rstd) {
-  static const auto fused = find("npu::npu_rms_norm_backward");
+  static const auto fused = find("npu_rms_norm_backward");
   if (!fused || !has_fused_norm(x, weight)) {
     const Stack made = reference("concord::rms_norm_backward", {grad, x, weight, rstd});
     return {made.at(0).toTensor(), made.at(1).toTensor()};
@@ -44,7 +44,7 @@ Pair rms_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight
 }
 
 Triple add_rms_norm(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, double multiplier) {
-  static const auto fused = find("npu::npu_add_rms_norm");
+  static const auto fused = find("npu_add_rms_norm");
   if (!fused || !has_fused_norm(x, weight) || multiplier != 1) {
     const Stack made = reference("concord::add_rms_norm", {x, branch, weight, eps, multiplier});
     return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor()};

@@ -95,7 +95,7 @@ FactorCache& factor_cache() {
 }
 
 const std::optional<c10::OperatorHandle>& rotary_mul() {
-  static const auto op = find("npu::npu_rotary_mul");
+  static const auto op = find("npu_rotary_mul");
   return op;
 }
 
@@ -139,8 +139,9 @@ Tensor rope_qkv_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, c
   if (!rotary_mul() || !has_fused_rope(dq, cos) || 2 * cos.size(-1) != dq.size(-1)) {
     return reference("concord::rope_qkv_backward", {dq, dk, dv, cos, sin}).at(0).toTensor();
   }
-  const Tensor turned = rotate(at::cat({dq, dk}, -2), cos, sin, true).to(dq.scalar_type());
-  return at::cat({turned, dv}, -2).flatten(-2);
+  const Tensor all = at::cat({dq, dk, dv}, -2), turned = all.narrow(-2, 0, dq.size(-2) + dk.size(-2));
+  turned.copy_(rotate(turned, cos, sin, true));
+  return all.flatten(-2);
 }
 
 TORCH_LIBRARY_IMPL(concord, PrivateUse1, m) {

@@ -14,13 +14,13 @@ bool has_fused_swiglu(const Tensor& x) {
 }
 
 Tensor swiglu(const Tensor& gate_up) {
-  static const auto fused = find("npu::npu_swiglu");
+  static const auto fused = find("npu_swiglu");
   if (!fused || !has_fused_swiglu(gate_up)) return reference("concord::swiglu", {gate_up}).at(0).toTensor();
   return call(*fused, {{"input", gate_up.contiguous()}}).at(0).toTensor();
 }
 
 Tensor swiglu_backward(const Tensor& grad, const Tensor& gate_up) {
-  static const auto fused = find("npu::npu_swiglu_backward");
+  static const auto fused = find("npu_swiglu_backward");
   if (!fused || !has_fused_swiglu(gate_up)) {
     return reference("concord::swiglu_backward", {grad, gate_up}).at(0).toTensor();
   }

@@ -8,7 +8,7 @@
 
 namespace concord {
 
-// Counts the calls of torch_npu's operators while it lives.
+// Counts the calls of torch_npu's and libtorch's operators while it lives.
 class VendorCalls {
  public:
   VendorCalls() {
@@ -20,6 +20,7 @@ class VendorCalls {
   VendorCalls& operator=(const VendorCalls&) = delete;
 
   int of(const std::string& name) const { return calls()["npu::npu_" + name]; }
+  int of_libtorch(const std::string& name) const { return calls()["aten::" + name]; }
 
  private:
   static std::map<std::string, int>& calls() {

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""Counts launches and bytes of a training step on the simulated CANN: work_counts.py PROGRAM [--shape dense|experts]
+[--ranks N] [--operators step|layer] [--most_launches N] [--most_step_launches N]
+
+Trains models of Qwen2.5-0.5B's and Qwen3-30B-A3B's shapes, cut to a few layers and 1024 words, for 512 tokens per step
+in bf16, and prints the work of one step with 2 layers and of what the second layer adds to it (docs/ascend.md), on rank
+0. Needs the simulated CANN on the library path, CONCORD_PLATFORM=ascend and CONCORD_PLUGIN_PATH. Results are labelled
+sim-npu. With --most_launches it fails if a layer takes more launches, with --most_step_launches if a step does.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TOKENS = 512
+DENSE = dict(
+    model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=896, intermediate_size=4864,
+    num_attention_heads=14, num_key_value_heads=2, vocab_size=1024, max_position_embeddings=TOKENS, rope_theta=1e6,
+    rms_norm_eps=1e-6, tie_word_embeddings=True, hidden_act="silu", initializer_range=0.02)
+EXPERTS = dict(
+    DENSE, model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_size=512, intermediate_size=1536,
+    moe_intermediate_size=256, num_attention_heads=8, num_key_value_heads=2, head_dim=64, num_experts=16,
+    num_experts_per_tok=4, norm_topk_prob=True, decoder_sparse_step=1, mlp_only_layers=[], attention_bias=False,
+    router_aux_loss_coef=0.001, output_router_logits=False, tie_word_embeddings=False)
+SHAPES = {"dense": DENSE, "experts": EXPERTS}
+
+
+def train(arguments, folder, layers, steps):
+    """Returns the report of the work of rank 0, as {operator: (launches, bytes)}."""
+    out = folder / f"{layers}-{steps}"
+    out.mkdir()
+    (out / "config.json").write_text(json.dumps({**SHAPES[arguments.shape], "num_hidden_layers": layers}))
+    with (out / "data.jsonl").open("w") as file:
+        for row in range(8):
+            tokens = [(row * 31 + token * 7 + token * token) % 1024 for token in range(TOKENS)]
+            file.write(json.dumps({"input_ids": tokens}) + "\n")
+    words = [arguments.program, "train", "--nproc", arguments.ranks, "--tensor_model_parallel_size", arguments.ranks,
+             "--sequence_parallel", str(arguments.ranks > 1).lower(), "--model_config", out / "config.json",
+             "--train_data", out / "data.jsonl", "--output_dir", out / "run", "--seq_length", TOKENS,
+             "--per_device_train_batch_size", 1, "--max_steps", steps, "--save_strategy", "no", "--logging_steps", 1,
+             "--bf16", "true", "--disable_tqdm", "true", "--report_to", "none", *arguments.options]
+    report = out / "work.json"
+    environment = {**os.environ, "CONCORD_SIM_NPU_REPORT": str(report), "CONCORD_LOG": "warn"}
+    done = subprocess.run([str(word) for word in words], env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
+    work = json.loads(report.read_text())
+    assert work["label"] == "sim-npu", work["label"]
+    return {name: (each["launches"], each["bytes_read"] + each["bytes_written"])
+            for name, each in work["operators"].items()}
+
+
+def difference(more, less):
+    names = {name: tuple(a - b for a, b in zip(more[name], less.get(name, (0, 0)))) for name in more}
+    return {name: each for name, each in names.items() if each != (0, 0)}
+
+
+def total(work):
+    return tuple(sum(each[i] for each in work.values()) for i in (0, 1))
+
+
+def step(arguments, folder, layers):
+    return difference(train(arguments, folder, layers, 3), train(arguments, folder, layers, 2))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--shape", choices=SHAPES, default="dense")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--operators", choices=["step", "layer"], help="also print each operator")
+    parser.add_argument("--most_launches", type=int)
+    parser.add_argument("--most_step_launches", type=int)
+    parser.add_argument("options", nargs="*", help="further arguments of concord train")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        one, two = step(arguments, Path(name), 1), step(arguments, Path(name), 2)
+    layer = difference(two, one)
+    for title, work in (("step", two), ("layer", layer)):
+        launches, size = total(work)
+        print(f"[sim-npu] {title}: {launches} launches, {size / 1e9:.3f} GB")
+        if arguments.operators == title:
+            for operator, (count, moved) in sorted(work.items(), key=lambda each: -each[1][0]):
+                print(f"  {operator:44} {count:5} {moved / 1e6:10.1f} MB")
+    for title, work, most in (("layer", layer, arguments.most_launches), ("step", two, arguments.most_step_launches)):
+        if most is not None and total(work)[0] > most:
+            sys.exit(f"a {title} takes {total(work)[0]} launches, which is more than {most}")
+
+
+if __name__ == "__main__":
+    main()
