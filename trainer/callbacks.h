@@ -33,13 +33,14 @@ struct TrainerState {
   BestResult best;  // best_metric, best_global_step and best_model_checkpoint
 };
 
-// Actions after the step. The trainer sets the last three according to its arguments before on_step_end; callbacks may
-// set or clear them there.
+// Actions after the step. The trainer sets should_log, should_evaluate and should_save according to its arguments before
+// on_step_end; callbacks may set or clear them there.
 struct TrainerControl {
   bool should_training_stop = false;
   bool should_log = false;
   bool should_evaluate = false;
   bool should_save = false;
+  bool should_show_progress = false;  // call on_progress, unless the step is logged
 };
 
 class TrainerCallback {
@@ -53,6 +54,7 @@ class TrainerCallback {
   virtual void on_step_begin(const TrainerState&, TrainerControl&) {}
   virtual void on_step_end(const TrainerState&, TrainerControl&) {}
   virtual void on_log(const TrainerState&, const StepReport&, TrainerControl&) {}
+  virtual void on_progress(const TrainerState&, const RecentSteps&) {}
   virtual void on_evaluate(const TrainerState&, const EvalReport&, TrainerControl&) {}
   // Called when the checkpoint |folder| is complete; with async_save this is some steps after the step in its name.
   virtual void on_save(const TrainerState&, const std::string& /*folder*/, TrainerControl&) {}

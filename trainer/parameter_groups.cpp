@@ -95,6 +95,21 @@ bool ParameterGroups::freezes(const ShardSpec& parameter) const {
                      [&](const Pattern& pattern) { return is_matched(pattern.regex, parameter); });
 }
 
+int64_t ParameterGroups::frozen_parameters(const ModelConfig& config) const {
+  if (freeze_.empty()) return 0;
+  const StageLayers whole{
+      .embedding = true, .layers = config.num_hidden_layers, .mtp_layers = config.mtp_layers, .loss = true};
+  std::map<std::string, int64_t> sizes;  // by name: a tied embedding is planned twice
+  for (const ParameterPlan& plan : plan_parameters(config, whole, {})) {
+    if (plan.buffer || !freezes(plan.spec)) continue;
+    int64_t& size = sizes[plan.spec.name] = 1;
+    for (const ShardSpec::Dim& dim : plan.spec.dims) size *= dim.size;
+  }
+  int64_t elements = 0;
+  for (const auto& [name, size] : sizes) elements += size;
+  return elements;
+}
+
 double ParameterGroups::product(const std::vector<Pattern>& patterns, const ShardSpec& parameter) {
   double result = 1;
   for (const Pattern& pattern : patterns) {
@@ -118,13 +133,20 @@ double ParameterGroups::weight_decay_multiplier(const ShardSpec& parameter) cons
   return product(weight_decay_, parameter);
 }
 
-void ParameterGroups::check(const ModelConfig& config, const std::vector<StageLayers>& stages) const {
+void ParameterGroups::check(const ModelConfig& config, const std::vector<StageLayers>& stages,
+                            const AdapterModules* adapter) const {
   std::vector<ParameterPlan> all;
   for (size_t i = 0; i < stages.size(); ++i) {
-    const std::vector<ParameterPlan> own = plan_parameters(config, stages[i], {});
+    std::vector<ParameterPlan> own = plan_parameters(config, stages[i], {.adapter = adapter});
+    std::erase_if(own, [](const ParameterPlan& plan) { return plan.frozen; });
     const auto is_trained = [&](const ParameterPlan& plan) { return !plan.buffer && !freezes(plan.spec); };
-    if (std::none_of(own.begin(), own.end(), is_trained)) {
+    if (!freeze_.empty() && std::none_of(own.begin(), own.end(), is_trained)) {
       throw ConfigError(fmt::format("freeze leaves nothing to train on stage {} of the pipeline; freeze less", i));
+    }
+    for (const ParameterPlan& plan : own) {
+      if (adapter == nullptr || plan.adapter || !freezes(plan.spec)) continue;
+      throw ConfigError(fmt::format("freeze matches {}, which modules_to_save trains; remove it from one of them",
+                                    plan.spec.name));
     }
     all.insert(all.end(), own.begin(), own.end());
   }
@@ -142,8 +164,8 @@ void ParameterGroups::check(const ModelConfig& config, const std::vector<StageLa
             argument, quoted(pattern.text), names.size(), plan.spec.name));
       }
       if (is_used) continue;
-      throw ConfigError(fmt::format("{}: {} matches no parameter; names are like {}", argument, quoted(pattern.text),
-                                    all.front().spec.name));
+      throw ConfigError(fmt::format("{}: {} matches no parameter that is trained; names are like {}", argument,
+                                    quoted(pattern.text), all.empty() ? "none" : all.front().spec.name));
     }
   }
 }

@@ -1,4 +1,5 @@
-// Parameters that are frozen, and the multipliers of the learning rate and the weight decay of the others.
+// Parameters that are frozen, and the multipliers of the learning rate and the weight decay of the others. With an
+// adapter the parameters are those that it trains, and only its LoRA matrices can be frozen.
 //
 // A pattern is a regular expression that is searched in the HF name of a parameter
 // (model.layers.0.mlp.down_proj.weight). Queries, keys and values are one parameter here, and so are gate and up: a
@@ -6,6 +7,7 @@
 // libtorch. Threads: plain values.
 #pragma once
 
+#include <cstdint>
 #include <regex>
 #include <string>
 #include <utility>
@@ -27,13 +29,15 @@ class ParameterGroups {
   explicit ParameterGroups(const GroupArguments& arguments);
 
   bool freezes(const ShardSpec& parameter) const;
+  // Returns the number of elements of the parameters that are frozen.
+  int64_t frozen_parameters(const ModelConfig& config) const;
   double lr_multiplier(const ShardSpec& parameter) const;
   bool is_decoupled(const ShardSpec& parameter) const;  // its learning rate is based on decoupled_lr
   double weight_decay_multiplier(const ShardSpec& parameter) const;
 
   // Throws ConfigError for a pattern that matches no parameter of |stages|, or only a part of one, or if a stage of the
-  // pipeline has no parameter left to train.
-  void check(const ModelConfig& config, const std::vector<StageLayers>& stages) const;
+  // pipeline has no parameter left to train. |adapter| may be null.
+  void check(const ModelConfig& config, const std::vector<StageLayers>& stages, const AdapterModules* adapter) const;
 
  private:
   struct Pattern {

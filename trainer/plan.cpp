@@ -52,7 +52,7 @@ int64_t longest_sample(const TrainingArguments& a, const ModelConfig& config) {
 
 // Returns the given tokenizer, or the model's own; that of a new model is next to its config.json.
 std::string tokenizer_of(const TrainingArguments& a) {
-  const std::filesystem::path config = a.model.config;
+  const std::filesystem::path config = is_config_text(a.model.config) ? std::string() : a.model.config;
   return tokenizer_of_model(a.data.tokenizer, a.model.path.empty() ? config.parent_path().string() : a.model.path);
 }
 
@@ -351,7 +351,8 @@ void check_reference(const std::string& folder, const ModelConfig& config) {
 void check_groups(const TrainingPlan& plan) {
   if (plan.arguments.groups == GroupArguments{}) return;
   const ParameterGroups groups(plan.arguments.groups);
-  if (!plan.adapter) groups.check(plan.config, plan.stages);
+  const auto adapter = plan.adapter ? std::optional<AdapterModules>(*plan.adapter) : std::nullopt;
+  groups.check(plan.config, plan.stages, adapter ? &*adapter : nullptr);
 }
 
 // Reports now what resuming would report later. A restarted attempt has checkpoints of its own, and the one that was

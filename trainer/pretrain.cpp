@@ -131,7 +131,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 
   TrainOutput output = trainer.train();
-  FinishReport finish{.reason = output.reason, .files = {}, .next = options.next};
+  FinishReport finish{.reason = output.reason, .files = {}, .next = options.next, .unlogged = output.unlogged};
   if (saves) {
     const std::filesystem::path folder = output_dir / "model";
     trainer.save_model(folder);

@@ -117,6 +117,7 @@ void Trainer::all_reduce_control() {
   agreement.add(&run_.control.should_log);
   agreement.add(&run_.control.should_evaluate);
   agreement.add(&run_.control.should_save);
+  agreement.add(&run_.control.should_show_progress);
   agreement.all_reduce(job_);
 }
 
@@ -173,6 +174,7 @@ TrainOutput Trainer::output() {
   const double seconds = exit_.seconds();
   TrainOutput result;
   result.global_step = run_.state.global_step;
+  result.unlogged = log_.recent_steps();
   result.training_loss = log_.mean_loss();
   result.reason = exit_.reason();
   if (result.global_step < plan_.max_steps) result.stop_signal = exit_.signal();

@@ -35,6 +35,7 @@ namespace concord {
 struct TrainOutput {
   int64_t global_step = 0;
   double training_loss = 0;  // mean over the steps
+  RecentSteps unlogged;      // steps after the last log line
   NamedValues metrics;       // train_runtime, train_samples_per_second, train_steps_per_second, train_loss, epoch
   NamedValues test_metrics;  // test_loss etc., if the run is finished and has test data
   std::string reason;        // "finished", or the cause of an earlier end

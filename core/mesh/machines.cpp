@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "core/base/config_error.h"
+#include "core/base/refused_combinations.h"
 
 namespace concord {
 namespace {
@@ -90,11 +91,11 @@ void check_machines_are_whole(const RankLayout& layout, const Machines& machines
     }
   }
   if (!shards_state) return;
-  throw ConfigError(fmt::format(
-      "save_on_each_node: every machine writes whole checkpoints, but with use_distributed_optimizer the {} "
-      "data-parallel ranks on {} machines have a shard of the optimizer's state each; set use_distributed_optimizer to "
-      "false or save_only_model to true, {}",
-      layout.dp() * layout.cp(), machines.first.size(), kShareInstead));
+  throw ConfigError(
+      refusal_message(Refused::sharded_state_on_each_node,
+                      fmt::format("save_on_each_node with use_distributed_optimizer, over the {} data-parallel ranks on "
+                                  "{} machines,",
+                                  layout.dp() * layout.cp(), machines.first.size())));
 }
 
 int64_t first_of_stage(const RankLayout& layout, int64_t rank, const std::optional<RankRange>& within) {

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "core/base/config_error.h"
+#include "core/base/refused_combinations.h"
 #include "core/checkpoint/hf_dtype.h"
 #include "core/checkpoint/hf_plan.h"
 #include "core/models/adapters/merge_adapter.h"
@@ -48,7 +49,8 @@ std::vector<StageLayers> stages_of_model(const ModelConfig& config, const ModelA
       {.num_layers = config.num_hidden_layers, .pp = layout.pp(), .vpp = layout.vpp(), .placement = args.placement});
 }
 
-// By the names in files, of the model's own weights or of its adapter; any other tensor in the folder is an error.
+// Names in files of the tensors of the model's own weights, or of its adapter. A file may have no others, except
+// unused_tensors().
 std::vector<std::string> tensors_of_model(const ModelConfig& config, const AdapterModules* adapter) {
   const StageLayers whole{.embedding = true, .layers = config.num_hidden_layers, .loss = true};
   std::vector<std::string> names;
@@ -61,6 +63,8 @@ std::vector<std::string> tensors_of_model(const ModelConfig& config, const Adapt
   return names;
 }
 
+// Returns how the names of tensors begin that files may have and the model does not read: MTP layers that are not
+// trained, and copies that MTP layers have of other weights.
 std::vector<std::string> unused_tensors(const ModelConfig& config) {
   std::vector<std::string> beginnings = config.unused_tensors;
   for (int64_t i = 0; i < config.num_nextn_predict_layers; ++i) {
@@ -68,6 +72,12 @@ std::vector<std::string> unused_tensors(const ModelConfig& config) {
     if (i >= config.mtp_layers) beginnings.push_back(layer);
     for (const char* copy : {"embed_tokens.", "shared_head.head."}) beginnings.push_back(layer + copy);
   }
+  return beginnings;
+}
+
+std::vector<std::string> unused_in_adapter(const ModelConfig& config) {
+  std::vector<std::string> beginnings = unused_tensors(config);
+  for (std::string& each : beginnings) each = kAdapterPrefix + each;
   return beginnings;
 }
 
@@ -82,17 +92,9 @@ std::vector<Parameter*> pointers(std::vector<Parameter>& parameters) {
 VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context,
                              const MakeChunk& make_chunk)
     : context_(&context), config_(with_mtp(config, args.options.mtp.num_layers)), args_(args) {
-  if (args.adapter && config_.mtp_layers > 0) {
-    throw ConfigError("mtp_num_layers: MTP layers are not supported with an adapter; set it to 0");
-  }
   if (args.adapter && args.adapter->use_dora && args.options.fp8.is_on()) {
     throw ConfigError(
-        fmt::format("fp8 {} is not supported with use_dora; remove one of them", name_of(args.options.fp8.format)));
-  }
-  if (args.adapter && config_.delta.count() > 0) {
-    throw ConfigError(fmt::format(
-        "an adapter is not supported for a {} model, which has layers with linear attention; set finetuning_type: full",
-        config_.model_type));
+        refusal_message(Refused::dora_with_fp8, fmt::format("use_dora with fp8 {}", name_of(args.options.fp8.format))));
   }
   const RankLayout& layout = context.layout();
   args_.stages = stages_of_model(config, args, layout);
@@ -135,7 +137,7 @@ void VirtualModels::begin_adapter() {
 std::vector<Parameter> VirtualModels::saved_parameters(bool with_values) {
   std::vector<Parameter> saved;
   for (const Parameter* parameter : parameters()) {
-    if (args_.adapter && parameter->frozen) continue;
+    if (args_.adapter && parameter->frozen && !parameter->adapter) continue;
     saved.push_back(!has_start(*parameter) ? *parameter
                     : with_values          ? start_.in_file(*parameter)
                                            : LoraInit::room_for(*parameter));
@@ -178,6 +180,7 @@ void VirtualModels::load_saved(const std::filesystem::path& folder, bool share_r
   load_hf_weights(folder.string(), pointers(saved), place,
                   {.stem = adapter ? kAdapterStem : safetensors::kModelStem,
                    .model_tensors = tensors,
+                   .unused = adapter ? unused_in_adapter(config_) : std::vector<std::string>(),
                    .tied_embeddings = config_.tie_word_embeddings,
                    .sharing = share_reads ? context_ : nullptr});
   if (!adapter || !adapter->config().modifies_base_weights()) return;
@@ -234,11 +237,8 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
   const ModelConfig saved = read_model_config(folder);
   if (args.adapter &&
       safetensors::Weights(folder.string()).find("language_model.model.embed_tokens.weight") != nullptr) {
-    throw ConfigError(fmt::format(
-        "{} has a model with images, of which the text part is trained: it has no names of its own for the modules of "
-        "an adapter. Save the text part first (train it without an adapter for a step with learning_rate 0), and "
-        "train an adapter for that",
-        folder.string()));
+    throw ConfigError(refusal_message(Refused::adapter_on_images,
+                                      fmt::format("an adapter for {}, which has images,", folder.string())));
   }
   const bool is_new_score = args.is_reward_model && !saved.is_reward_model;
   VirtualModels models(is_new_score ? reward_model_config(saved) : saved, args, context);

@@ -430,6 +430,7 @@ ModelConfig reward_model_config(const ModelConfig& config) {
 }
 
 ModelConfig read_model_config(const std::filesystem::path& path) {
+  if (is_config_text(path.native())) return parse_model_config(path.native(), "model_config");
   std::error_code failure;
   const std::filesystem::path file = std::filesystem::is_directory(path, failure) ? path / "config.json" : path;
   const InputFile input(file.string(), "give a config.json or a folder with one");

@@ -98,7 +98,11 @@ struct ModelConfig {
 // Any text is safe: it ends in a config that describes a model of at most kMaxParameters, or in ConfigError.
 ModelConfig parse_model_config(std::string_view json, const std::string& file);
 
-// Reads |path|, a config.json or a folder that has one. Throws ConfigError as well if it cannot be read.
+// Returns whether |path_or_text| is the text of a config.json itself instead of its path.
+inline bool is_config_text(std::string_view path_or_text) { return path_or_text.starts_with('{'); }
+
+// Reads |path|, a config.json or a folder that has one, or parses it if it is the text itself. Throws ConfigError as
+// well if it cannot be read.
 ModelConfig read_model_config(const std::filesystem::path& path);
 
 // The reward model that begins as |config| does: transformers' class for classifying sequences, with one label. Itself

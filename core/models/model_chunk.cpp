@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/base/refused_combinations.h"
 #include "core/checkpoint/hf_dtype.h"
 #include "core/models/adapters/layer_adapter.h"
 #include "core/models/layers/router_record.h"
@@ -148,8 +149,8 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
       parts_(std::make_unique<Parts>()) {
   check_args(args);
   if (args.options.fp8.is_on()) {
-    throw ConfigError(
-        fmt::format("fp8 {} is not supported for a custom model; set fp8 to none", name_of(args.options.fp8.format)));
+    throw ConfigError(refusal_message(Refused::fp8_of_custom_model,
+                                      fmt::format("fp8 {} with a custom model", name_of(args.options.fp8.format))));
   }
   make_parameters(plans);
 }

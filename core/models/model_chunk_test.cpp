@@ -139,9 +139,12 @@ TEST(ParameterPlan, PairsOfExpertsAreStacksCutAsTheExpertsAre) {
               HasSubstr("another pair for model.layers.1.mlp.experts.0.up_proj than for model.layers.1.mlp.experts.1"));
   EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.rank_pattern = {{"2.up_proj", 5}}; }); }),
               HasSubstr("with the same rank and alpha"));
-  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }),
-              HasSubstr("lora_dropout is not supported for pairs of experts"));
-  EXPECT_EQ(refusal([&] { plans("gate", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }), "accepted");
+  EXPECT_EQ(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.lora_dropout = 0.1; }); }), "accepted");
+  EXPECT_EQ(refusal([&] { plans("gate", [](AdapterConfig& a) { a.use_dora = true; }); }), "accepted");
+  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.use_dora = true; }); }),
+              HasSubstr("use_dora for experts (model.layers.1.mlp.experts.{}.up_proj) is not supported"));
+  EXPECT_THAT(refusal([&] { plans("up_proj", [](AdapterConfig& a) { a.init_lora_weights = "olora"; }); }),
+              HasSubstr("init_lora_weights olora for experts"));
 }
 
 TEST(ParameterPlan, ATiedEmbeddingIsUsedTwiceOrShared) {

@@ -84,8 +84,9 @@ class Planner {
     if (config_.is_reward_model) return whole("score.weight", 1, {});
     for (int64_t i = 0; i < config_.mtp_layers; ++i) mtp_layer(i);
     if (!config_.tie_word_embeddings) {
-      list_.add("lm_head.weight", {vocabulary(), {config_.hidden_size}}, normal()).uses = 1 + config_.mtp_layers;
-      adapter_.add_column("lm_head", {{.name = "lm_head", .rows = vocabulary()}}, config_.hidden_size);
+      const int64_t uses = 1 + config_.mtp_layers;
+      list_.add("lm_head.weight", {vocabulary(), {config_.hidden_size}}, normal()).uses = uses;
+      adapter_.add_column("lm_head", {{.name = "lm_head", .rows = vocabulary()}}, config_.hidden_size, uses);
     }
     if (output_uses_of_embedding(config_) > 0 && !stage.embedding && !options_.borrows_embedding) {
       ParameterPlan& plan = list_.add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());

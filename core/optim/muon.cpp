@@ -69,13 +69,11 @@ Muon::Muon(const DistributedDataParallel& ddp, const OptimizerOptions& options, 
                                   options.muon_momentum, options.muon_num_ns_steps));
   }
   for (const GradBuffer* buffer : ddp.buffers()) {
-    for (const Parameter* parameter : buffer->parameters()) {
-      if (!takes(*parameter)) continue;
-      if (parameter->expert) {  // its stacks over ranks of ep and etp have not been compared with anything
-        throw ConfigError(
-            fmt::format("optimizer is muon, which is not supported for experts ({}); use adam", parameter->spec.name));
+    for (const BucketPlan::Bucket& bucket : buffer->plan().buckets) {
+      for (const BucketPlan::Slot& slot : bucket.slots) {
+        const Parameter& parameter = *buffer->parameters()[slot.parameter];
+        if (takes(parameter)) tasks_.push_back(task_of(*buffer, parameter, segments));
       }
-      tasks_.push_back(task_of(*buffer, *parameter, segments));
     }
   }
 }
@@ -120,9 +118,10 @@ at::Tensor Muon::momentum_of(const Task& task, double grad_scale) const {
   at::Tensor whole = at::zeros({task.elements}, task.options);
   for (const Part& part : task.parts) {
     const at::Tensor grads = part.segment->grads.to(at::kFloat).mul(grad_scale);
-    const at::Tensor& momentum = part.segment->moments[0];
+    const at::Tensor momentum = part.segment->moments[0].to(grads.device());  // itself, unless it is offloaded
     // m_t = mu m + (1 - mu) g
     mix(momentum, grads, options_.muon_momentum);
+    if (!momentum.is_same(part.segment->moments[0])) part.segment->moments[0].copy_(momentum);
     at::Tensor update = momentum;
     if (options_.muon_use_nesterov) {
       // u = mu m_t + (1 - mu) g
@@ -161,8 +160,10 @@ void Muon::apply(const Task& task, const at::Tensor& whole, const RuleStep& step
     }
     const double lr = step.lr_of(segment.multipliers);
     // w_t = (1 - lr weight_decay) w - lr scale X
-    segment.weights.mul_(1 - lr * step.weight_decay_of(segment.multipliers)).sub_(update.mul_(lr));
-    if (segment.values.defined()) segment.values.copy_(segment.weights);
+    const at::Tensor weights = segment.weights.to(update.device());  // itself, unless it is offloaded
+    weights.mul_(1 - lr * step.weight_decay_of(segment.multipliers)).sub_(update.mul_(lr));
+    if (!weights.is_same(segment.weights)) segment.weights.copy_(weights);
+    if (segment.values.defined()) segment.values.copy_(weights);
   }
 }
 

@@ -6,29 +6,50 @@
 
 namespace concord {
 
-int64_t offload_bytes(const std::vector<Segment*>& segments, size_t moments) {
+int64_t kept_bytes(const std::vector<Segment*>& segments, const OffloadedState& state) {
+  const size_t tensors = 1 + state.moments + (state.has_average ? 1 : 0);
   int64_t bytes = 0;
+  for (const Segment* segment : segments) bytes += segment->size() * static_cast<int64_t>(tensors * sizeof(float));
+  return bytes;
+}
+
+int64_t offload_bytes(const std::vector<Segment*>& segments, const OffloadedState& state) {
+  int64_t bytes = kept_bytes(segments, state);
   for (const Segment* segment : segments) {
     const auto type = segment->buffer->values().scalar_type();
     const size_t values = type == c10::kFloat ? 0 : c10::elementSize(type);
     const size_t grads = c10::elementSize(segment->buffer->grads().scalar_type());
-    bytes += segment->size() * static_cast<int64_t>(grads + (1 + moments) * sizeof(float) + values);
+    bytes += segment->size() * static_cast<int64_t>(grads + values);
   }
   return bytes;
 }
 
-Offload::Offload(const Device& device, std::vector<Segment*> segments, size_t moments)
+Offload::Offload(const Device& device, std::vector<Segment*> segments, const OffloadedState& state)
     : device_(device), segments_(std::move(segments)), stream_(device), ready_(device), sent_(device) {
   for (Segment* segment : segments_) {
     const int64_t size = segment->size();
     const auto type = segment->buffer->values().scalar_type();
     segment->grads = pinned(size, segment->buffer->grads().scalar_type());
-    segment->weights = pinned(size, c10::kFloat);
     if (type != c10::kFloat) segment->values = pinned(size, type);
-    for (size_t i = 0; i < moments; ++i) segment->moments.push_back(pinned(size, c10::kFloat).zero_());
-    state_bytes_ += static_cast<int64_t>(moments + 1) * size * static_cast<int64_t>(sizeof(float));
+    allocate_state(*segment, state);
     arrivals_.emplace_back(device_);
   }
+}
+
+void Offload::keep(const std::vector<Segment*>& segments, const OffloadedState& state) {
+  for (Segment* segment : segments) {
+    segment->grads = GradBuffer::part(segment->buffer->grads(), segment->range);
+    segment->values = GradBuffer::part(segment->buffer->values(), segment->range);
+    allocate_state(*segment, state);
+  }
+}
+
+void Offload::allocate_state(Segment& segment, const OffloadedState& state) {
+  const int64_t size = segment.size();
+  segment.weights = pinned(size, c10::kFloat);
+  for (size_t i = 0; i < state.moments; ++i) segment.moments.push_back(pinned(size, c10::kFloat).zero_());
+  if (state.has_average) segment.average = pinned(size, c10::kFloat);
+  state_bytes_ += kept_bytes({&segment}, state);
 }
 
 Offload::~Offload() {

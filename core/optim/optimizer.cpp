@@ -100,20 +100,22 @@ Optimizer::~Optimizer() = default;
 
 void Optimizer::create_segments(const Multipliers& multipliers) {
   segments_ = cut_segments(ddp_, multipliers, host_fraction(options_), options_.offload_piece_elements);
-  std::vector<Segment*> on_host, matrices;
+  std::vector<Segment*> on_host, kept, matrices;
   for (Segment& segment : segments_) {
+    const bool is_matrix = uses_muon(*segment.parameter);
     if (!segment.on_host) allocate(segment);
-    (segment.on_host ? on_host : uses_muon(*segment.parameter) ? matrices : on_device_).push_back(&segment);
+    if (is_matrix) matrices.push_back(&segment);
+    if (segment.on_host) (is_matrix ? kept : on_host).push_back(&segment);
+    if (!segment.on_host && !is_matrix) on_device_.push_back(&segment);
   }
-  const size_t moments = rule_->moments().size();
+  const OffloadedState state{rule_->moments().size(), keeps_average()}, of_matrices{1, keeps_average()};
   if (options_.optimizer_cpu_offload) {
-    check_offload_memory(ddp_.job(), offload_bytes(on_host, moments), options_.optimizer_offload_fraction);
+    check_offload_memory(ddp_.job(), offload_bytes(on_host, state) + kept_bytes(kept, of_matrices),
+                         options_.optimizer_offload_fraction);
   }
-  if (!on_host.empty()) {
-    if (options_.ema_decay > 0 || is_muon()) {
-      throw ConfigError("optimizer_cpu_offload is not supported with ema_decay or the optimizer muon");
-    }
-    offload_ = std::make_unique<Offload>(ddp_.job().device(), std::move(on_host), moments);
+  if (!on_host.empty() || !kept.empty()) {
+    offload_ = std::make_unique<Offload>(ddp_.job().device(), std::move(on_host), state);
+    offload_->keep(kept, of_matrices);
   }
   if (is_muon()) muon_ = std::make_unique<Muon>(ddp_, options_, matrices);
 }
@@ -265,11 +267,12 @@ void Optimizer::update_average() const {
 void Optimizer::swap_ema_weights() {
   const at::NoGradGuard no_grad;
   ddp_.finish_param_gather();
+  if (offload_) offload_->wait();
   for (const Segment& segment : segments_) {
     const at::Tensor weights = segment.weights.clone();
     segment.weights.copy_(segment.average);
     segment.average.copy_(weights);
-    if (segment.values.defined()) segment.values.copy_(segment.weights);
+    if (segment.on_host || has_main(segment)) parameter_values(segment).copy_(segment.weights);
   }
   ddp_.gather_parameters();
   ddp_.finish_param_gather();
@@ -341,11 +344,7 @@ std::vector<std::pair<std::string, const Parameter*>> Optimizer::state_tensors()
 
 void Optimizer::load_state(const StateSource& source, bool share_reads) {
   const at::NoGradGuard no_grad;
-  if (share_reads) {
-    read_with_others(source);
-  } else {
-    read_state(source, state_targets(nullptr), ddp_.job().device());
-  }
+  read(source, share_reads, Part::all);
   for (Segment& segment : segments_) {
     if (has_main(segment)) {
       parameter_values(segment).copy_(segment.weights);
@@ -359,23 +358,35 @@ void Optimizer::load_state(const StateSource& source, bool share_reads) {
   ddp_.finish_param_gather();
 }
 
+void Optimizer::load_average(const StateSource& source, bool share_reads) {
+  const at::NoGradGuard no_grad;
+  read(source, share_reads, Part::average);
+}
+
+void Optimizer::read(const StateSource& source, bool share_reads, Part part) {
+  if (share_reads) return read_with_others(source, part);
+  read_state(source, state_targets(nullptr, part), ddp_.job().device());
+}
+
 // Returns the tensors to read for the segments in |buffer|, or for all segments if it is null.
-std::vector<StateTarget> Optimizer::state_targets(const GradBuffer* buffer) const {
+std::vector<StateTarget> Optimizer::state_targets(const GradBuffer* buffer, Part part) const {
   std::vector<StateTarget> targets;
   for (const Segment& segment : segments_) {
     if (buffer != nullptr && segment.buffer != buffer) continue;
     const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
-    for (const auto& [key, tensor] : tensors_of(segment)) targets.push_back({key, runs, tensor.detach()});
+    for (const auto& [key, tensor] : tensors_of(segment)) {
+      if (part == Part::all || key == kAverage) targets.push_back({key, runs, tensor.detach()});
+    }
   }
   return targets;
 }
 
 // All ranks of a buffer's group have the same state, unless it is distributed over them.
-void Optimizer::read_with_others(const StateSource& source) {
+void Optimizer::read_with_others(const StateSource& source, Part part) {
   std::exception_ptr error;
   for (const GradBuffer* buffer : ddp_.buffers()) {
     const Device& device = ddp_.job().device();
-    const std::vector<StateTarget> targets = state_targets(buffer);
+    const std::vector<StateTarget> targets = state_targets(buffer, part);
     const std::exception_ptr own = buffer->plan().shards > 1
                                        ? error_of([&] { read_state(source, targets, device); })
                                        : read_state_shared(source, targets, buffer->group(), device);

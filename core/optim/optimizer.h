@@ -88,6 +88,8 @@ class Optimizer {
   void load_state(const StateSource& source, bool share_reads = false);
 
   bool keeps_average() const { return options_.ema_decay > 0; }
+  // Like load_state(), but reads only the EMA of the weights.
+  void load_average(const StateSource& source, bool share_reads = false);
   // Swaps the model weights with their EMA (ema_decay). A second call restores them bitwise. Do not step, save or load
   // in between. Every rank calls it. Waits: for all ranks, with shards.
   void swap_ema_weights();
@@ -117,8 +119,10 @@ class Optimizer {
   // The state.
   std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const;
   std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const;
-  std::vector<StateTarget> state_targets(const GradBuffer* buffer) const;
-  void read_with_others(const StateSource& source);
+  enum class Part { all, average };
+  std::vector<StateTarget> state_targets(const GradBuffer* buffer, Part part) const;
+  void read(const StateSource& source, bool share_reads, Part part);
+  void read_with_others(const StateSource& source, Part part);
 
   DistributedDataParallel& ddp_;
   const OptimizerOptions options_;

@@ -23,10 +23,11 @@ struct Segment {
   GroupMultipliers multipliers = {};
   bool on_host = false;  // its state is offloaded
 
-  // Flat, of the range's size, where the step is computed: the device, or the host for those on it.
+  // Flat, of the range's size, where the step is computed: the device, or the host for those on it. Muon computes on
+  // the device: of its segments on the host only |weights|, |moments| and |average| are there.
   at::Tensor grads = {};                 // the buffer's; for those on the host a copy
   at::Tensor weights = {};               // fp32: the parameter itself, or its main weights
-  at::Tensor values = {};                // the 16-bit parameter that follows |weights|; else undefined
+  at::Tensor values = {};                // the parameter that follows |weights| if they are not itself; else undefined
   std::vector<at::Tensor> moments = {};  // moments of the update rule
   at::Tensor average = {};               // EMA of |weights| (ema_decay); undefined: none
 

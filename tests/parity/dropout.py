@@ -209,6 +209,60 @@ def compare_packed(program, folder):
                                                                   "context_parallel_size: 2"], packed), *wanted)
 
 
+BETA, PROMPT = 0.1, 6
+
+
+def log_probs(model, rows):
+    """Returns the log-probabilities of completions, whose prompts have PROMPT tokens."""
+    scores = model(input_ids=rows).logits[:, :-1].log_softmax(-1).gather(-1, rows[:, 1:, None]).squeeze(-1)
+    return scores[:, PROMPT - 1:].sum(-1)
+
+
+def train_pairs_reference(model, rows):
+    """Like train_reference(), with DPO's loss. Rows 2i and 2i + 1 are a pair. The reference has no dropout."""
+    with torch.no_grad():
+        wanted = log_probs(model.eval(), rows)
+    model = model.train()
+    plain = torch.nn.functional.dropout
+    try:
+        masks = Masks(model, ("self_attn", "mlp"))
+        optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9)
+        steps = []
+        for step in range(1, STEPS + 1):
+            masks.begin(step)
+            optimizer.zero_grad()
+            part = slice((step - 1) * 2 * BATCH, step * 2 * BATCH)
+            ratios = log_probs(model, rows[part]) - wanted[part]
+            loss = -torch.nn.functional.logsigmoid(BETA * (ratios[::2] - ratios[1::2])).mean()
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9, foreach=False)
+            optimizer.step()
+            steps.append((loss.item(), norm.item()))
+        return steps
+    finally:
+        torch.nn.functional.dropout = plain
+
+
+def compare_pairs(program, folder):
+    """DPO with dropout: batch sizes count pairs, and the masks of a pair are those of its two rows."""
+    torch.manual_seed(17)
+    rows = torch.randint(0, LLAMA["vocab_size"], (2 * STEPS * BATCH, LENGTH))
+    rows[1::2, :PROMPT] = rows[::2, :PROMPT]
+    lines = [{"prompt_input_ids": chosen[:PROMPT], "chosen_input_ids": chosen[PROMPT:], "rejected_input_ids": rejected[PROMPT:]}
+             for chosen, rejected in zip(rows[::2].tolist(), rows[1::2].tolist())]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    model = make_model("llama", LLAMA, 5).float()
+    model.config._attn_implementation = "eager"
+    model.save_pretrained(folder / "model")
+    wanted_steps = train_pairs_reference(model, rows)
+    model.save_pretrained(folder / "wanted")
+    wanted = load_file(folder / "wanted" / "model.safetensors")
+    more = ["stage: dpo", f"pref_beta: {BETA}", f"train_data: {folder}/pairs.jsonl", f"attention_dropout: {ATTENTION}"]
+    for layout in ("one process", "dp 2, distributed optimizer", "tp 2, cp 2"):
+        world, words = LAYOUTS[layout]
+        compare(f"pairs, {layout}", *train_here(program, folder, world, words, more), wanted_steps, wanted)
+
+
 def compare_resumed(program, folder, setting, other, more=()):
     """A resumed run is bitwise identical. |other|: a value of |setting| that it refuses."""
     _, wanted = train_here(program, folder, 1, ["per_device_train_batch_size: 4"], ["save_strategy: steps", "save_steps: 2", *more])
@@ -272,6 +326,7 @@ def main():
             if family == "llama":
                 compare_resumed(sys.argv[1], folder, "hidden_dropout", "0.2")
                 compare_packed(sys.argv[1], folder)
+                compare_pairs(sys.argv[1], folder)
     compare_noise(sys.argv[1], ids)
 
 

@@ -84,14 +84,6 @@ def compare_packed(program, folder):
     assert refused.returncode != 0 and "linear_num_key_heads 4 is not divisible by" in refused.stderr, refused.stderr
 
 
-def check_refusals(program, folder):
-    (folder / "adapter.yaml").write_text("\n".join([
-        f"model: {folder / 'trained'}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/adapter", "max_steps: 1",
-        "finetuning_type: lora", "lora_rank: 2", "per_device_train_batch_size: 1", "report_to: [none]"]))
-    refused = subprocess.run([program, "train", "--config", str(folder / "adapter.yaml")], capture_output=True, text=True)
-    assert refused.returncode != 0 and "an adapter is not supported for a qwen3_next model" in refused.stderr, refused.stderr
-
-
 def compare_training(program, folder):
     """20 steps, compared with transformers."""
     make_model("qwen3_next", SETTINGS | {"initializer_range": 0.05}, 9).float().save_pretrained(folder / "trained")
@@ -137,7 +129,6 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         compare_training(arguments.program, Path(name))
         compare_files(arguments.program, Path(name))
-        check_refusals(arguments.program, Path(name))
 
 
 if __name__ == "__main__":

@@ -89,6 +89,76 @@ class Dropped(torch.nn.Module):
         return x * self.masks.of(self.layer, x) if torch.is_grad_enabled() else x
 
 
+EXPERTS = GOLDEN / "hf/qwen3-moe-tiny"
+# The expert-parallel streams that draw, by the rank of etp: the layouts of experts.
+EXPERT_LAYOUTS = {
+    "one": ([], [0]),
+    "all recomputed": (["--recompute_granularity", "full"], [0]),
+    "tp 2, etp 2": (["--nproc", 2, "--tensor_model_parallel_size", 2, "--sequence_parallel"], [0, 1]),
+}
+
+
+class DroppingExperts(torch.nn.Module):
+    """The experts of a layer with an adapter on each, which peft has without dropout only. Rows are sorted by expert, then
+    by token [s, b] and choice. Each rank of etp has the whole input of gate and up, a part of their outputs, and a part
+    of the input of down."""
+
+    def __init__(self, experts, pairs, scale, streams):
+        super().__init__()
+        self.gate_up, self.down, self.pairs, self.scale, self.streams = experts.gate_up_proj, experts.down_proj, pairs, scale, streams
+
+    def pair(self, expert, name, x):
+        a, b = self.pairs[f"{expert}.{name}"]
+        return self.scale * x @ a.T @ b.T
+
+    def forward(self, hidden, index, weights):
+        order = torch.arange(len(hidden)).view(ROWS, -1).t().flatten()
+        places = [(token, choice) for expert in range(len(self.gate_up)) for token in order.tolist()
+                  for choice in (index[token] == expert).nonzero().flatten().tolist()]
+        tokens, choices = map(torch.tensor, zip(*places))
+        x, counts = hidden[tokens], torch.bincount(index.flatten(), minlength=len(self.gate_up)).tolist()
+        inner = self.down.shape[-1] // len(self.streams)
+        outer_masks = [stream.mask(x.shape) for stream in self.streams]
+        inner_mask = torch.cat([stream.mask((len(x), inner)) for stream in self.streams], 1)
+        result, begin = torch.zeros_like(hidden), 0
+        for expert, count in enumerate(counts):
+            rows = slice(begin, begin + count)
+            gate, up = (x[rows] @ self.gate_up[expert].T).chunk(2, -1)
+            parts = {}
+            for name, plain in (("gate_proj", gate), ("up_proj", up)):
+                own = [self.pair(expert, name, x[rows] * mask[rows])[:, i * inner:(i + 1) * inner] for i, mask in enumerate(outer_masks)]
+                parts[name] = plain + torch.cat(own, 1)
+            mixed = torch.nn.functional.silu(parts["gate_proj"]) * parts["up_proj"]
+            y = mixed @ self.down[expert].T + self.pair(expert, "down_proj", mixed * inner_mask[rows])
+            result = result.index_add(0, tokens[rows], y * weights[tokens[rows], choices[rows], None])
+            begin += count
+        return result
+
+
+def compare_dropping_experts(program, data, folder):
+    words = ["--lora_rank", 3, "--lora_alpha", 5, "--lora_target", r".*[.]experts[.].*"]
+    train(program, data, folder / "start", *words, "--max_steps", 3, model=EXPERTS)
+    adapter = with_dropout(folder / "start/model", folder / "adapter", EXPERTS)
+    for layout, (words, ranks) in EXPERT_LAYOUTS.items():
+        model = transformers.AutoModelForCausalLM.from_pretrained(EXPERTS, dtype=torch.float32, attn_implementation="eager")
+        model.requires_grad_(False)
+        tensors = {name: torch.nn.Parameter(value) for name, value in load_file(str(adapter / "adapter_model.safetensors")).items()}
+        streams = [Stream("expert-parallel-rng", SEED + 1024 + rank) for rank in ranks]
+        for number, layer in enumerate(model.model.layers):
+            prefix = f"base_model.model.model.layers.{number}.mlp.experts."
+            pairs = {name.removeprefix(prefix).removesuffix(".lora_A.weight"): (a, tensors[name.replace("lora_A", "lora_B")])
+                     for name, a in tensors.items() if name.startswith(prefix) and name.endswith("lora_A.weight")}
+            layer.mlp.experts = DroppingExperts(layer.mlp.experts, pairs, 5 / 3, streams)
+        for number, tensor in enumerate(tensors.values()):
+            model.register_parameter(f"pair_{number}", tensor)
+        found = train(program, data, folder / layout, "--adapter_name_or_path", adapter, "--seed", SEED,
+                      "--per_device_train_batch_size", ROWS, "--max_steps", STEPS, *words, model=EXPERTS)
+        wanted = losses_of(model, load_file(str(data)), LR)
+        compare_losses(f"experts, {layout}", found, wanted)
+    plain = train(program, data, folder / "plain", "--adapter_name_or_path", folder / "start/model", "--max_steps", STEPS, model=EXPERTS)
+    assert max(abs(a - b) for a, b in zip(plain, found)) > 100 * LOSS_BOUND, "dropout makes no difference"
+
+
 def with_dropout(source, folder, model=MODEL):
     shutil.copytree(source, folder)
     config = json.loads((folder / "adapter_config.json").read_text())
@@ -100,7 +170,7 @@ def compare(program, name, adapter, data, folder, layouts, model=MODEL):
     plain = losses_of(load(adapter, trainable=True, model=model).eval(), load_file(str(data)), LR)
     for layout in layouts:
         words, cut = LAYOUTS[layout]
-        dropped = load(adapter, trainable=True, model=model)
+        dropped = load(adapter, trainable=True, model=model).train()  # DoRA in peft drops the base weight's input too
         Masks(dropped, cut)
         wanted = losses_of(dropped, load_file(str(data)), LR)
         assert max(abs(a - b) for a, b in zip(plain, wanted)) > 100 * LOSS_BOUND, "dropout makes no difference"
@@ -124,11 +194,19 @@ def main():
         compare(program, "qwen2", adapter, folder / "data.safetensors", folder, LAYOUTS)
         compare_logits(program, adapter, folder / "batch.safetensors", folder)
 
+        dora = folder / "dora"
+        train(program, folder / "data.safetensors", dora, "--use_dora", "--lora_rank", 3, "--lora_target",
+              "q_proj,k_proj,o_proj,up_proj,down_proj", "--max_steps", 3)
+        adapter = with_dropout(dora / "model", folder / "dora_adapter")
+        compare(program, "DoRA", adapter, folder / "data.safetensors", folder / "dora_runs", LAYOUTS)
+        compare_logits(program, adapter, folder / "batch.safetensors", folder)
+
         # Layers that are replicated on every rank.
         gates, experts = folder / "gates", GOLDEN / "hf/qwen2-moe-tiny"
         save_file({key: torch.where(value < 0, value, value % 256) for key, value in data.items()}, str(folder / "few.safetensors"))
         train(program, folder / "few.safetensors", gates, "--lora_rank", 3, "--lora_target", "q_proj,shared_expert_gate,shared_expert.up_proj",
               "--max_steps", 3, model=experts)
+        compare_dropping_experts(program, folder / "few.safetensors", folder / "dropping")
         compare(program, "qwen2_moe", with_dropout(gates / "model", folder / "gates_adapter", experts), folder / "few.safetensors", folder / "experts",
                 ["one"], experts)
 

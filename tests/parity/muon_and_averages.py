@@ -18,7 +18,7 @@ import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
 from largest import largest
-from random_models import load_file, make_model, save_file, torch, transformers  # exits with 77 if missing
+from random_models import in_files, load_file, make_model, save_file, torch, transformers  # exits with 77 if missing
 
 STEPS, BATCH, LENGTH, LR, DECAY, MOMENTUM, BETAS = 6, 4, 16, 1e-2, 0.1, 0.9, (0.9, 0.95)
 EMA, EMA_START, EVAL_STEPS = 0.8, 2, 3
@@ -42,16 +42,50 @@ LAYOUTS = {
     "dp 2, tp 2, sequence parallel": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true",
                                           "per_device_train_batch_size: 2"]),
 }
+MOE = LLAMA | {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True,
+               "output_router_logits": False}
+MOE_LAYOUTS = {
+    "dp 2, ep 2, distributed optimizer": (2, ["expert_model_parallel_size: 2", "use_distributed_optimizer: true",
+                                              "per_device_train_batch_size: 2"]),
+    "tp 2, etp 2, dp 2, distributed optimizer": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true",
+                                                     "use_distributed_optimizer: true", "per_device_train_batch_size: 2"]),
+    "tp 2, ep 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "expert_model_parallel_size: 2",
+                             "expert_tensor_parallel_size: 1", "pipeline_model_parallel_size: 2",
+                             "gradient_accumulation_steps: 4"]),
+}
 MODES = {"original": ["muon_scale_mode: shape_scaling"],
          "match_rms_adamw": ["muon_scale_mode: spectral", "muon_extra_scale_factor: 0.2"]}
+
+
+class MuonOfStacks:
+    """torch.optim.Muon, which takes matrices only, of parameters that have the matrices of all experts: each is a leaf
+    that shares its memory with a part of the parameter."""
+
+    def __init__(self, stacks, **options):
+        self.stacks = [(parameter, [[torch.nn.Parameter(part) for part in self.matrices(name, expert)] for expert in parameter.data])
+                       for name, parameter in stacks]
+        self.optimizer = torch.optim.Muon([leaf for _, experts in self.stacks for leaves in experts for leaf in leaves], **options)
+
+    @staticmethod
+    def matrices(name, expert):
+        return expert.chunk(2) if name.endswith("gate_up_proj") else [expert]
+
+    def step(self):
+        for parameter, experts in self.stacks:
+            for leaves, grad in zip(experts, parameter.grad):
+                for leaf, part in zip(leaves, grad.chunk(len(leaves))):
+                    leaf.grad = part
+        self.optimizer.step()
 
 
 def reference_optimizers(model, mode):
     plain = ("embed_tokens.weight", "lm_head.weight")
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and not n.endswith(plain)]
+    stacks = [(n, p) for n, p in model.named_parameters() if p.dim() == 3]
     ends = [p for n, p in model.named_parameters() if n.endswith(plain)]
     norms = [p for n, p in model.named_parameters() if p.dim() == 1]
-    return [torch.optim.Muon(matrices, lr=LR, weight_decay=DECAY, momentum=MOMENTUM, adjust_lr_fn=mode),
+    muon = {"lr": LR, "weight_decay": DECAY, "momentum": MOMENTUM, "adjust_lr_fn": mode}
+    return [torch.optim.Muon(matrices, **muon), *([MuonOfStacks(stacks, **muon)] if stacks else []),
             torch.optim.AdamW([{"params": ends, "weight_decay": DECAY}, {"params": norms, "weight_decay": 0.0}], lr=LR,
                               betas=BETAS, eps=1e-8, foreach=False)]
 
@@ -101,8 +135,10 @@ def train_here(program, folder, world, words, out="out", precision=()):
               f"ema_start_step: {EMA_START}", "evaluate_ema_weights: true", "compute_accuracy: true",
               f"eval_datasets: {{a: {folder}/a.safetensors, b: {folder}/b.safetensors}}", f"eval_steps: {EVAL_STEPS}",
               "make_vocab_size_divisible_by: 4",  # so that both tp ranks have columns of tokens
-              "per_device_eval_batch_size: 2", "metric_for_best_model: b_accuracy", "save_steps: 3",
+              "per_device_eval_batch_size: 2", "save_steps: 3",
               f"test_data: {folder}/a.safetensors", "do_predict: true", "report_to: [none]", *precision, *words]
+    if not any(word.startswith("metric_for_best_model") for word in precision):
+        config.append("metric_for_best_model: b_accuracy")
     if not any(word.startswith("per_device_train_batch_size") for word in words):
         config.append("per_device_train_batch_size: 1")
     (folder / "run.yaml").write_text("\n".join(config) + "\n")
@@ -115,6 +151,7 @@ def train_here(program, folder, world, words, out="out", precision=()):
 
 
 def largest_share(weights, wanted):
+    wanted = {part: tensor for name, value in wanted.items() for part, tensor in in_files(name, value, "qwen3_moe")}
     assert set(weights) == set(wanted), set(weights) ^ set(wanted)
     return largest(*(((weights[name] - wanted[name]).norm() / wanted[name].norm()).item() for name in wanted))
 
@@ -178,6 +215,19 @@ def compare_resumed(program, folder):
     print("resumed: bit-identical", flush=True)
 
 
+def compare_best(program, folder):
+    """The best model at the end comes with its average."""
+    words = ["use_distributed_optimizer: true", "per_device_train_batch_size: 2", "load_best_model_at_end: true"]
+    out = train_here(program, folder, 2, words, "best", ["metric_for_best_model: b_loss", "greater_is_better: true"])
+    done = subprocess.run([program, "convert", "--from", f"{out}/checkpoint-3", "--to", f"{folder}/best_average", "--ema"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for part, source in (("model", out / "checkpoint-3"), ("ema_model", folder / "best_average")):
+        found, wanted = load_file(out / part / "model.safetensors"), load_file(source / "model.safetensors")
+        assert set(found) == set(wanted) and all(torch.equal(found[name], wanted[name]) for name in wanted), part
+    print("best model: bit-identical, with its average", flush=True)
+
+
 A, B = 3, 5  # samples of the two sets that are evaluated
 
 
@@ -204,6 +254,13 @@ def main():
                 if mode != "original":
                     break
         compare_resumed(sys.argv[1], folder)
+        compare_best(sys.argv[1], folder)
+        model = make_model("qwen3_moe", MOE, 5).float()
+        model.save_pretrained(folder / "model")
+        steps, evaluations, weights, average, scores = train_reference(model, "original", ids, (a, b))
+        for layout, (world, more) in MOE_LAYOUTS.items():
+            out = train_here(sys.argv[1], folder, world, MODES["original"] + more + ["moe_router_load_balancing_type: none"])
+            compare(f"experts, {layout}", out, steps, evaluations, weights, average, (a, scores))
 
 
 if __name__ == "__main__":

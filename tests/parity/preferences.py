@@ -323,6 +323,53 @@ def compare_packed(program, data, pairs, folder):
         compare(f"packed, {layout}", found, expected(steps, settings))
 
 
+def write_pairs(file, pairs):
+    file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    return file
+
+
+def compare_sources(program, data, pairs, folder):
+    """A split and a blend have the pairs of a file with these pairs in this order: the same bits."""
+
+    def losses(name, *words, source=("--train_data", data)):
+        output = folder / f"source {name}"
+        run(program, "train", "--model", MODEL, "--stage", "dpo", *source, "--shuffle", "false", "--global_batch_size", PAIRS,
+            "--per_device_train_batch_size", MICRO, "--learning_rate", LR, "--max_steps", 3, "--logging_steps", 1, "--report_to", "none",
+            "--output_dir", output, *LAYOUTS["dp 2"], *words)
+        evaluations = output / "eval_metrics.jsonl"
+        return [[json.loads(line)[key] for line in open(file)] for file, key in
+                ((output / "metrics.jsonl", "loss"), (evaluations, "eval_loss")) if file.exists()]
+
+    first, rest = write_pairs(folder / "first.jsonl", pairs[:12]), write_pairs(folder / "rest.jsonl", pairs[12:])
+    if losses("split", "--split", "3,2", "--eval_steps", 2) != losses("files", "--eval_data", rest, "--eval_steps", 2,
+                                                                      source=("--train_data", first)):
+        raise AssertionError("a split of pairs is not its two parts")
+    halves = [write_pairs(folder / f"half {i}.jsonl", pairs[i::2]) for i in (0, 1)]
+    once = ["--precompute_ref_log_probs"]
+    for name, blend in {"all": halves, "weights": [0.5, halves[0], 0.5, halves[1]]}.items():
+        if losses(f"blend, {name}", *once, source=("--train_data_blend", ",".join(map(str, blend)))) != losses(f"whole, {name}", *once):
+            raise AssertionError(f"a blend of pairs, {name}, is not the pairs in turn")
+    print("a split and blends of pairs: the same bits as files of these pairs", flush=True)
+
+
+def compare_average(program, data, folder):
+    """The EMA is that of the weights in the checkpoints of all steps, and is evaluated without changing them."""
+    words = ["--ema_decay", 0.5, "--ema_start_step", 1, "--evaluate_ema_weights", "--eval_data", data, "--eval_steps", 1]
+    output = folder / "average"
+    plain = train(program, data, folder / "no average", *LAYOUTS["pp 2, vpp 2, dp 2"])
+    found = train(program, data, output, *words, "--save_steps", 1, *LAYOUTS["pp 2, vpp 2, dp 2"])
+    if [line["loss"] for line in found if "loss" in line] != [line["loss"] for line in plain]:
+        raise AssertionError("an average changes the training")
+    average = None
+    for step in range(1, STEPS + 1):
+        weights = load_file(output / f"checkpoint-{step}/model.safetensors")
+        average = weights if step <= 1 else {name: 0.5 * average[name] + 0.5 * value for name, value in weights.items()}
+    worst = largest(*((value - average[name]).abs().max().item() for name, value in load_file(output / "ema_model/model.safetensors").items()))
+    if not worst <= 1e-7:  # rounding of weights of up to 1
+        raise AssertionError(f"the average differs by {worst:g}")
+    print(f"the average of the weights: within {worst:.2g}", flush=True)
+
+
 def compare_adapters(program, data, pairs, folder, layouts=("one", "tp 2, sequence parallel", "pp 2, vpp 2, dp 2"), platform=None):
     lora = ["--finetuning_type", "lora", "--lora_rank", 4]
     train(program, data, folder / "start", *lora, "--max_steps", 1, "--learning_rate", 0)
@@ -529,6 +576,8 @@ def main():
             return compare_adapters(program, data, pairs, folder, ["dp 2"], arguments.platform)
         compare_training(program, data, pairs, folder)
         compare_first_steps(program, folder)
+        compare_sources(program, data, pairs, folder)
+        compare_average(program, data, folder)
         compare_packed(program, data, pairs, folder)
         compare_adapters(program, data, pairs, folder)
         compare_four_bits(program, data, pairs, folder / "four")

@@ -135,6 +135,34 @@ TEST(OffloadedOptimizer, ComputesTheSameBitsInPiecesOfAnySize) {
   });
 }
 
+TEST(OffloadedOptimizer, MuonAndTheAverageComputeTheSameBits) {
+  expect_job(2, {}, [](ParallelContext& job) {
+    for (const auto type : {at::kFloat, at::kBFloat16}) {
+      for (const double fraction : {0.37, 1.0}) {
+        for (const OptimizerType optimizer : {OptimizerType::adam, OptimizerType::muon}) {
+          OptimizerOptions plain{.optimizer = optimizer, .ema_decay = 0.9, .ema_start_step = 1}, host = plain;
+          host.optimizer_cpu_offload = true;
+          host.optimizer_offload_fraction = fraction;
+          host.offload_piece_elements = 50;
+          expect_same_training(job, type, plain, host);
+          Training first(job, type, plain), second(job, type, host);
+          first.train(job, 0, 3);
+          second.train(job, 0, 3);
+          const std::vector<at::Tensor> weights = second.values();
+          first.optimizer.swap_ema_weights();
+          second.optimizer.swap_ema_weights();
+          for (size_t i = 0; i < weights.size(); ++i) {
+            EXPECT_TRUE(first.values()[i].equal(second.values()[i])) << type << " average of parameter " << i;
+            EXPECT_FALSE(weights[i].equal(second.values()[i])) << type << " the average is the weight " << i;
+          }
+          second.optimizer.swap_ema_weights();
+          for (size_t i = 0; i < weights.size(); ++i) EXPECT_TRUE(weights[i].equal(second.values()[i])) << type << i;
+        }
+      }
+    }
+  });
+}
+
 TEST(Muon, ComputesTheSameBitsOneMatrixAtATime) {
   expect_job(1, {}, [](ParallelContext& job) {
     expect_same_training(job, at::kFloat, {.optimizer = OptimizerType::muon},

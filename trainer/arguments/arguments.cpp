@@ -4,17 +4,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
-#include <limits>
 #include <set>
 
-#include "core/base/enum_names.h"
 #include "core/base/files/input_file.h"
 #include "core/base/quoted.h"
+#include "trainer/arguments/foreign/foreign.h"
+#include "trainer/arguments/foreign/model_description.h"
 #include "trainer/arguments/problems.h"
 #include "trainer/arguments/table.h"
 #include "trainer/arguments/toml.h"
+#include "trainer/arguments/values.h"
 #include "trainer/arguments/yaml.h"
 
 namespace concord {
@@ -23,7 +22,7 @@ namespace {
 using std::string_literals::operator""s;
 
 constexpr const char* kErrors = "errors in the arguments";
-constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
+constexpr const char* kCommandLine = "command line";
 
 template <class... Cases>
 struct Overloaded : Cases... {
@@ -38,204 +37,81 @@ struct Reading {
   ExtraArguments* extra = nullptr;  // null: none
   std::vector<std::string> given = {};
   std::set<const Argument*> below_one = {};  // the arguments of that column that were set so
+  size_t given_in_file = 0;                  // how many of them
   Problems problems = {};
-  std::map<const IgnoredArguments*, std::vector<std::string>> ignored = {};
+  std::map<std::string_view, std::vector<std::string>> ignored = {};  // by reason
+  ForeignValues converted = {};                                       // applied when all other names are read
+  std::map<std::string, std::string> places = {};                     // file and line, or the command line
+  ModelDescription model = {};
+  std::vector<std::string> conversion_notes = {};
 
   std::vector<std::string> notes() const {
-    std::vector<std::string> lines;
-    for (const auto& [group, names] : ignored) {
+    std::vector<std::string> lines = conversion_notes;
+    for (const auto& [why, names] : ignored) {
       lines.push_back(
-          fmt::format("{} {} no effect: {}", fmt::join(names, ", "), names.size() == 1 ? "has" : "have", group->why));
+          fmt::format("{} {} no effect: {}", fmt::join(names, ", "), names.size() == 1 ? "has" : "have", why));
     }
     return lines;
   }
 };
 
-// Why a value is rejected; printed after the name.
-struct Refusal {
-  std::string why;
-};
-
-std::string shown(const ArgumentValue& value) {
-  if (value.form == ArgumentValue::Form::list) return "a list";
-  if (value.form == ArgumentValue::Form::mapping) return "a mapping";
-  return (value.quoted ? "the string " : "") + quoted(value.text);
-}
-
-std::string range_text(const ArgumentRange& range) {
-  const bool has_max = std::isfinite(range.max);
-  if (!std::isfinite(range.min) && !has_max) return "";
-  std::string text = range.open_min ? fmt::format(" > {:.12g}", range.min) : fmt::format(" >= {:.12g}", range.min);
-  if (has_max)
-    text += range.open_max ? fmt::format(" and < {:.12g}", range.max) : fmt::format(" and <= {:.12g}", range.max);
-  return text;
-}
-
-bool inside(const ArgumentRange& range, double value) {
-  return (range.open_min ? value > range.min : value >= range.min) &&
-         (range.open_max ? value < range.max : value <= range.max);
-}
-
-const std::string& scalar(const ArgumentValue& value, std::string_view expected) {
-  if (value.form != ArgumentValue::Form::scalar || value.quoted) {
-    throw Refusal{fmt::format("is {}, but must be {}", shown(value), expected)};
-  }
-  return value.text;
-}
-
-template <class Number>
-std::optional<Number> parse_number(const std::string& text) {
-  const char* begin = text.c_str() + (text.starts_with('+') ? 1 : 0);
-  Number number{};
-  const auto [end, error] = std::from_chars(begin, text.c_str() + text.size(), number);
-  if (error != std::errc() || end != text.c_str() + text.size() || text.empty()) return std::nullopt;
-  return number;
-}
-
-bool read_bool(const ArgumentValue& value) {
-  std::string text = scalar(value, "true or false");
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (text == "true" || text == "yes" || text == "on" || text == "1") return true;
-  if (text == "false" || text == "no" || text == "off" || text == "0") return false;
-  throw Refusal{fmt::format("is {}, but must be true or false", quoted(value.text))};
-}
-
-std::string expected_integer(const Argument& argument) { return "an integer" + range_text(argument.range); }
-std::string expected_number(const Argument& argument) { return "a number" + range_text(argument.range); }
-
-// Throws Refusal unless |number|, which |text| stands for, is a finite one in the range of |argument|.
-void check_range(const Argument& argument, double number, const std::string& text, const std::string& expected) {
-  if (std::isfinite(number) && inside(argument.range, number)) return;
-  throw Refusal{fmt::format("is {}, but must be {}", quoted(text), expected)};
-}
-
-void check_steps(double steps, const std::string& text) {
-  if (steps <= 1 || std::trunc(steps) == steps) return;
-  throw Refusal{
-      fmt::format("is {}, but must be an integer number of steps or a fraction of all steps below 1", quoted(text))};
-}
-
-int64_t read_integer(const Argument& argument, const ArgumentValue& value) {
-  const std::string expected = expected_integer(argument);
-  const std::string& text = scalar(value, expected);
-  std::optional<int64_t> number = parse_number<int64_t>(text);
-  if (!number) {  // 1e6 is an integer too
-    const std::optional<double> wide = parse_number<double>(text);
-    if (wide && std::trunc(*wide) == *wide && std::abs(*wide) < 9e15) number = static_cast<int64_t>(*wide);
-  }
-  check_range(argument, number ? static_cast<double>(*number) : kNotANumber, text, expected);
-  return *number;
-}
-
-double read_number(const Argument& argument, const ArgumentValue& value) {
-  const std::string expected = expected_number(argument);
-  const std::string& text = scalar(value, expected);
-  const double number = parse_number<double>(text).value_or(kNotANumber);
-  check_range(argument, number, text, expected);
-  return number;
-}
-
-double read_steps(const Argument& argument, const ArgumentValue& value) {
-  const double steps = read_number(argument, value);
-  check_steps(steps, value.text);
-  return steps;
-}
-
-void check_choice(std::span<const std::string_view> allowed, const std::string& text) {
-  if (allowed.empty() || std::ranges::find(allowed, text) != allowed.end()) return;
-  throw Refusal{not_one_of(allowed, text)};
-}
-
-std::string read_text(const Argument& argument, const ArgumentValue& value) {
-  if (value.form != ArgumentValue::Form::scalar)
-    throw Refusal{fmt::format("is {}, but must be a string", shown(value))};
-  const std::string text(canonical_value(argument.name, value.text));
-  check_choice(allowed_names(argument), text);
-  return text;
-}
-
-std::vector<std::string> read_list(const Argument& argument, const ArgumentValue& value) {
-  if (value.form == ArgumentValue::Form::mapping) throw Refusal{"is a mapping, but must be a list"};
-  std::vector<std::string> items = value.items;
-  if (value.form == ArgumentValue::Form::scalar) {  // a,b
-    for (size_t begin = 0; begin < value.text.size();) {
-      const size_t end = std::min(value.text.find(',', begin), value.text.size());
-      if (end > begin) items.push_back(value.text.substr(begin, end - begin));
-      begin = end + 1;
-    }
-  }
-  for (std::string& item : items) {
-    item = canonical_value(argument.name, item);
-    check_choice(allowed_names(argument), item);
-  }
-  return items;
-}
-
-std::map<std::string, std::string> read_mapping(const ArgumentValue& value) {
-  if (value.form != ArgumentValue::Form::mapping) {
-    throw Refusal{fmt::format("is {}, but must be a mapping: {{name: value, ...}}", shown(value))};
-  }
-  std::map<std::string, std::string> pairs;
-  for (const auto& [key, text] : value.pairs) {
-    if (!pairs.emplace(key, text).second) throw Refusal{fmt::format("contains the key {} twice", quoted(key))};
-  }
-  return pairs;
-}
-
-bool is_null(const ArgumentValue& value) {
-  return value.form == ArgumentValue::Form::scalar && !value.quoted &&
-         (value.text == "null" || value.text == "~" || value.text == "Null" || value.text == "NULL");
-}
-
-// Throws Refusal. Null means the default.
-void assign(const Argument& argument, const ArgumentValue& value, TrainingArguments* out) {
-  static const TrainingArguments defaults;
-  const auto set = [&](auto field, auto read) { field(*out) = is_null(value) ? field(defaults) : read(); };
-  const auto set_names = [&](auto field, auto read) { field.set(*out, is_null(value) ? field(defaults) : read()); };
-  std::visit(Overloaded{
-                 [&](ArgumentField<bool> field) { set(field, [&] { return read_bool(value); }); },
-                 [&](ArgumentField<int64_t> field) { set(field, [&] { return read_integer(argument, value); }); },
-                 [&](ArgumentField<double> field) { set(field, [&] { return read_number(argument, value); }); },
-                 [&](StepsField steps) { set(steps.field, [&] { return read_steps(argument, value); }); },
-                 [&](ArgumentField<std::string> field) { set(field, [&] { return read_text(argument, value); }); },
-                 [&](ArgumentField<std::vector<std::string>> field) {
-                   set(field, [&] { return read_list(argument, value); });
-                 },
-                 [&](ArgumentField<std::map<std::string, std::string>> field) {
-                   set(field, [&] { return read_mapping(value); });
-                 },
-                 [&](EnumField<std::string> field) { set_names(field, [&] { return read_text(argument, value); }); },
-                 [&](EnumField<std::vector<std::string>> field) {
-                   set_names(field, [&] { return read_list(argument, value); });
-                 },
-             },
-             argument.member);
-}
-
-// Throws Refusal unless the table allows the value of |argument|.
-void check_value(const Argument& argument, const TrainingArguments& arguments) {
-  const std::string text = argument_text(argument, arguments);
-  if (const auto* integer = std::get_if<ArgumentField<int64_t>>(&argument.member)) {
-    check_range(argument, static_cast<double>((*integer)(arguments)), text, expected_integer(argument));
-  } else if (const auto* number = std::get_if<ArgumentField<double>>(&argument.member)) {
-    check_range(argument, (*number)(arguments), text, expected_number(argument));
-  } else if (const auto* steps = std::get_if<StepsField>(&argument.member)) {
-    check_range(argument, steps->field(arguments), text, expected_number(argument));
-    check_steps(steps->field(arguments), text);
-  } else if (const auto* choice = std::get_if<EnumField<std::string>>(&argument.member)) {
-    check_choice(allowed_names(argument), (*choice)(arguments));
-  } else if (const auto* list = std::get_if<EnumField<std::vector<std::string>>>(&argument.member)) {
-    for (const std::string& item : (*list)(arguments)) check_choice(allowed_names(argument), item);
-  }
-}
-
-bool is_neutral(const RefusedArgument& refused, const ArgumentValue& value) {
-  if (is_null(value)) return true;
-  if (value.form == ArgumentValue::Form::list) return value.items.empty();
+bool is_neutral(const NotSupported& refused, const ArgumentValue& value) {
   if (value.form == ArgumentValue::Form::mapping) return value.pairs.empty();
-  std::string text = value.text;
+  std::string text =
+      value.form == ArgumentValue::Form::list ? fmt::format("{}", fmt::join(value.items, ",")) : value.text;
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  return std::find(refused.neutral.begin(), refused.neutral.end(), text) != refused.neutral.end();
+  const bool is_empty_list = value.form == ArgumentValue::Form::list && value.items.empty();
+  return is_empty_list || std::ranges::find(refused.neutral, text) != refused.neutral.end();
+}
+
+// Sets |argument| to |value|, which was given as |name|; errors are added to the problems.
+void take_argument(const Argument& argument, const std::string& name, const ArgumentValue& value,
+                   const std::string& where, Reading* reading) {
+  try {
+    assign(argument, value, reading->arguments);
+    reading->given.emplace_back(argument.name);
+  } catch (const Refusal& refusal) {
+    const std::string shown_name = argument.name == name ? name : fmt::format("{} ({})", name, argument.name);
+    reading->problems.add(where + ": " + shown_name + " " + refusal.why);
+  }
+}
+
+void take_extra(const std::string& name, const ArgumentValue& value, const std::string& where, Reading* reading) {
+  try {
+    if (value.form != ArgumentValue::Form::scalar) throw ConfigError(name + " must be one value");
+    reading->extra->set(name, value.text, value.quoted);
+  } catch (const ConfigError& error) {
+    reading->problems.add(where + ": " + error.what());
+  }
+}
+
+// Null under a name of another program sets nothing.
+void take_foreign(const ForeignSetting& setting, const std::string& name, const ArgumentValue& value,
+                  const std::string& where, Reading* reading) {
+  if (is_null(value)) return;
+  std::visit(
+      Overloaded{
+          [&](const SameArgument& same) { take_argument(*find_argument(same.argument), name, value, where, reading); },
+          [&](const Converted&) {
+            reading->converted[name] = value;
+            reading->places[name] = where;
+          },
+          [&](const DescribesModel&) {
+            reading->converted[name] = value;  // for conversions that need it
+            reading->model.add(name, value, where);
+          },
+          [&](const WithoutEffect& ignored) { reading->ignored[ignored.why].push_back(name); },
+          [&](const NotSupported& refused) {
+            if (is_neutral(refused, value)) {
+              reading->converted[name] = value;
+              return;
+            }
+            reading->problems.add(where + ": " +
+                                  fmt::format("{} is {}, which Concord does not support: {}", one_line(name),
+                                              shown(value), refused.instead));
+          },
+      },
+      setting.meaning);
 }
 
 // Returns the argument that |value|, given as |name|, is for; null if there is none. Other programs' names have one
@@ -245,50 +121,60 @@ const Argument* argument_of(const std::string& name, const ArgumentValue& value)
   return argument == nullptr || argument->name != name ? argument : &argument_for(*argument, value.text);
 }
 
-// Resets the argument for the other form if |name| was given both as a number and as a fraction: the last one holds.
-void forget_other_form(const std::string& name, const Argument* meant, Reading* reading) {
-  const Argument* named = find_argument(name);
-  if (meant != named && named->name == name) {
-    assign(*named, {.text = "null"}, reading->arguments);
-    reading->below_one.insert(meant);
-  } else if (const Argument* other = find_argument(meant->below_one); reading->below_one.erase(other) > 0) {
+// Resets the argument for the other form, if a number and a fraction were given as |own|: the last one holds.
+void forget_other_form(const Argument& own, const Argument& meant, Reading* reading) {
+  if (&meant != &own) {
+    assign(own, {.text = "null"}, reading->arguments);
+    reading->below_one.insert(&meant);
+  } else if (const Argument* other = find_argument(own.below_one); reading->below_one.erase(other) > 0) {
     assign(*other, {.text = "null"}, reading->arguments);
   }
 }
 
 // Sets the argument called |name| to |value|; errors are added to the problems.
 void take(const std::string& name, const ArgumentValue& value, const std::string& where, Reading* reading) {
-  if (const Argument* argument = argument_of(name, value)) {
-    const bool is_own = argument->name == name;
-    if (!is_own && is_null(value)) return;  // null under an alias sets nothing
-    try {
-      assign(*argument, value, reading->arguments);
-      forget_other_form(name, argument, reading);
-      reading->given.emplace_back(argument->name);
-    } catch (const Refusal& refusal) {
-      const std::string shown_name = is_own ? name : fmt::format("{} ({})", name, argument->name);
-      reading->problems.add(where + ": " + shown_name + " " + refusal.why);
-    }
+  const ForeignSetting* foreign = find_foreign(name);
+  if (const Argument* own = find_argument(name); own != nullptr && own->name == name) {
+    const Argument& meant = argument_for(*own, value.text);
+    take_argument(meant, name, value, where, reading);
+    forget_other_form(*own, meant, reading);
   } else if (reading->extra != nullptr && reading->extra->has(name)) {
-    try {
-      if (value.form != ArgumentValue::Form::scalar) throw ConfigError(name + " must be one value");
-      reading->extra->set(name, value.text, value.quoted);
-    } catch (const ConfigError& error) {
-      reading->problems.add(where + ": " + error.what());
-    }
-  } else if (const IgnoredArguments* ignored = find_ignored_argument(name)) {
-    if (!is_null(value)) reading->ignored[ignored].push_back(name);
-  } else if (const RefusedArgument* refused = find_refused_argument(name)) {
-    if (is_neutral(*refused, value)) return;
-    reading->problems.add(
-        where + ": " +
-        fmt::format("{} is {}, which Concord does not support: {}", one_line(name), shown(value), refused->instead));
+    take_extra(name, value, where, reading);
+  } else if (foreign != nullptr) {
+    take_foreign(*foreign, name, value, where, reading);
   } else {
     const std::string nearest = nearest_argument(name);
     const std::string hint =
         nearest.empty() ? "`concord train --help` lists all arguments" : "did you mean " + nearest + "?";
     reading->problems.add(where + ": " + fmt::format("unknown argument {}; {}", quoted(name), hint));
   }
+}
+
+// Sets what the setting |name| of another program becomes here, unless the argument was given by its own name.
+void convert(const std::string& name, const Converted& converted, std::span<const std::string> given,
+             Reading* reading) {
+  const std::string& where = reading->places.at(name);
+  try {
+    const Conversion conversion =
+        converted.convert(reading->converted.at(name), *reading->arguments, reading->converted);
+    for (const auto& [argument, text] : conversion.arguments) {
+      if (std::ranges::find(given, argument) != given.end()) continue;
+      take_argument(*find_argument(argument), name, {.text = text}, where, reading);
+    }
+    if (!conversion.note.empty()) reading->conversion_notes.push_back(name + ": " + conversion.note);
+  } catch (const Refusal& refusal) {
+    reading->problems.add(where + ": " + name + " " + refusal.why);
+  }
+}
+
+// Applies what has to wait until all names are read.
+void finish(Reading* reading) {
+  const std::vector<std::string> given = reading->given;
+  for (const auto& [name, where] : reading->places) {  // what the command line says precedes names in the file
+    const std::span names = where == kCommandLine ? std::span(given).subspan(reading->given_in_file) : std::span(given);
+    convert(name, std::get<Converted>(find_foreign(name)->meaning), names, reading);
+  }
+  reading->model.apply(reading->arguments, &reading->problems);
 }
 
 // Flattens the sections in files of other programs into separate names.
@@ -301,7 +187,9 @@ std::vector<YamlEntry> without_sections(const std::vector<YamlEntry>& entries) {
       flat.push_back(entry);
       continue;
     }
-    for (const auto& [key, text] : entry.value.pairs) flat.push_back({*prefix + key, {.text = text}, entry.line});
+    for (const auto& [key, text] : entry.value.pairs) {
+      flat.push_back({without_plain_sections(*prefix + key), {.text = text}, entry.line});
+    }
   }
   return flat;
 }
@@ -335,7 +223,18 @@ std::vector<YamlEntry> parse_config(std::string_view text, const std::string& fi
 struct Option {
   std::string name;
   std::optional<std::string> value;
+  std::vector<std::string> more = {};  // further words of a list: 0.3 a 0.7 b
 };
+
+bool takes_list(const std::string& name) {
+  const Argument* argument = find_argument(name);
+  if (argument == nullptr) {
+    const ForeignSetting* foreign = find_foreign(name);
+    return foreign != nullptr && foreign->takes_list;
+  }
+  return std::holds_alternative<ArgumentField<std::vector<std::string>>>(argument->member) ||
+         std::holds_alternative<EnumField<std::vector<std::string>>>(argument->member);
+}
 
 bool is_flag(const std::string& name, const ExtraArguments* extra) {
   const Argument* argument = find_argument(name);
@@ -374,6 +273,8 @@ std::vector<Option> split_options(std::span<const std::string> args, const Extra
                (option.name.starts_with("no_") && is_flag(option.name.substr(3), extra))) {
     } else if (more && (is_flag(option.name, extra) ? names_bool(args[i + 1]) : is_value(args[i + 1]))) {
       option.value = args[++i];
+      const bool is_list = takes_list(option.name);
+      while (is_list && i + 1 < args.size() && is_value(args[i + 1])) option.more.push_back(args[++i]);
     }
     options.push_back(std::move(option));
   }
@@ -382,12 +283,22 @@ std::vector<Option> split_options(std::span<const std::string> args, const Extra
 
 ArgumentValue command_line_value(const Option& option) {
   if (!option.value) return {.text = "true"};
+  if (!option.more.empty()) {
+    ArgumentValue list{.form = ArgumentValue::Form::list, .items = {*option.value}};
+    list.items.insert(list.items.end(), option.more.begin(), option.more.end());
+    return list;
+  }
   const bool is_yaml = option.value->starts_with('[') || option.value->starts_with('{');
   const Argument* argument = find_argument(option.name);
-  const bool is_text = argument != nullptr && (std::holds_alternative<ArgumentField<std::string>>(argument->member) ||
-                                               std::holds_alternative<EnumField<std::string>>(argument->member));
+  const ForeignSetting* foreign = find_foreign(option.name);
+  const bool is_text = argument != nullptr
+                           ? std::holds_alternative<ArgumentField<std::string>>(argument->member) ||
+                                 std::holds_alternative<EnumField<std::string>>(argument->member)
+                           : foreign != nullptr && std::holds_alternative<DescribesModel>(foreign->meaning);
+  const bool is_quoted = option.value->size() > 1 && option.value->front() == '\'' && option.value->back() == '\'';
   if (is_yaml && !is_text) return parse_yaml_value(*option.value, option.name);
-  return {.text = *option.value};
+  // Scripts that keep '99,1,0' in an array pass the quotes on.
+  return {.text = is_quoted ? option.value->substr(1, option.value->size() - 2) : *option.value};
 }
 
 void take_switch(const Option& option, CommandLine* line, Problems* problems) {
@@ -414,7 +325,7 @@ void take_option(const Option& option, CommandLine* line, Reading* reading) {
   }
   try {
     if (launch != nullptr) return set_argument(*launch, *option.value, reading->arguments);
-    take(meant.name, command_line_value(meant), "command line", reading);
+    take(meant.name, command_line_value(meant), kCommandLine, reading);
   } catch (const ConfigError& error) {
     reading->problems.add("command line: "s + error.what());
   }
@@ -431,6 +342,7 @@ std::vector<std::string> read_yaml(std::string_view yaml, const std::string& fil
   TrainingArguments copy = *arguments;
   Reading reading{.arguments = &copy};
   take_entries(parse_config(yaml, file), file, &reading);
+  finish(&reading);
   reading.problems.throw_if_any(kErrors);
   *arguments = copy;
   return reading.given;
@@ -455,7 +367,9 @@ CommandLine parse_command_line(std::span<const std::string> args, const ParseOpt
       reading.problems.add("--config: "s + error.what());
     }
   }
+  reading.given_in_file = reading.given.size();
   for (const Option& option : options) take_option(option, &line, &reading);
+  finish(&reading);
   reading.problems.throw_if_any(kErrors);
   line.given = reading.given;
   line.notes = reading.notes();

@@ -79,5 +79,10 @@ bool resumes_from_newest(const TrainingArguments& arguments);
 
 // Returns |steps_or_ratio|, or that fraction of |total| if it is below 1; at least 1.
 int64_t steps_of(double steps_or_ratio, int64_t total);
+// Returns the steps between two log lines of a run of |total| steps. If logging_steps is 0: a fiftieth of them, at
+// least 1 and at most 10.
+int64_t logging_steps(const LoggingArguments& logging, int64_t total);
+// Returns eval_steps. If it is 0: logging_steps, or HF's 500 if that is 0 too.
+double eval_steps(const TrainingArguments& arguments);
 
 }  // namespace concord

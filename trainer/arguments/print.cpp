@@ -80,6 +80,15 @@ std::vector<std::pair<std::string, std::string>> printed_arguments(const Trainin
   return texts;
 }
 
+std::set<std::string> changed_arguments(const TrainingArguments& arguments, int64_t world) {
+  const TrainingArguments defaults = resolve_arguments({}, world);
+  std::set<std::string> names;
+  for (const Argument* argument : all_arguments()) {
+    if (argument_text(*argument, arguments) != argument_text(*argument, defaults)) names.emplace(argument->name);
+  }
+  return names;
+}
+
 std::string to_yaml(const TrainingArguments& arguments) {
   std::string yaml;
   for (const ArgumentGroup& group : argument_groups()) {

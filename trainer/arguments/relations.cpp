@@ -56,7 +56,7 @@ void check_best_model(const TrainingArguments& a, Problems* problems) {
     return;
   }
   if (a.saving.strategy != IntervalStrategy::steps) return;
-  const double eval = a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, save = a.saving.steps;
+  const double eval = eval_steps(a), save = a.saving.steps;
   const bool same_kind = (eval < 1) == (save < 1);
   const double scale = eval < 1 ? 1e6 : 1;
   if (same_kind && std::fmod(std::round(save * scale), std::round(eval * scale)) == 0) return;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "core/base/quoted.h"
+#include "core/base/refused_combinations.h"
 #include "trainer/arguments/relations.h"
 #include "trainer/data/sources/blend.h"
 #include "trainer/data/sources/split.h"
@@ -45,9 +46,7 @@ void check_loop(const TrainingArguments& a, Problems* problems) {
         "grows");
   }
   if (a.steps.decrease_batch_size && !a.steps.rampup_batch_size.empty()) {
-    problems->add(
-        "decrease_batch_size_if_needed is not supported with rampup_batch_size; give sizes that are multiples of "
-        "per_device_train_batch_size x data-parallel ranks");
+    problems->add(refusal_message(Refused::divisible_ramp));
   }
   if (a.steps.decrease_batch_size && a.steps.global_batch_size <= 0) {
     problems->add("decrease_batch_size_if_needed decreases global_batch_size, which is not given; set it");
@@ -62,7 +61,7 @@ void check_train_samples(const TrainingArguments& a, Problems* problems) {
                               a.steps.max_steps, a.steps.train_samples));
   }
   if (a.data.packing) {
-    problems->add("train_samples counts samples, but sequence_packing trains rows of several; use max_steps");
+    problems->add(refusal_message(Refused::train_samples_with_packing));
   }
   if (a.lr.warmup_steps > 0 || a.lr.lr_decay_steps > 0 || a.lr.lr_wsd_decay_steps > 0) {
     problems->add(
@@ -85,7 +84,7 @@ void check_document_ends(const TrainingArguments& a, Problems* problems) {
         a.data.packing ? "sequence_packing" : "stage " + std::string(name_of(a.preference.stage))));
   }
   if (a.data.reset_attention_mask && a.evaluation.predict) {
-    problems->add("do_predict is not supported with reset_attention_mask; remove one of them");
+    problems->add(refusal_message(Refused::predictions_with_masks));
   }
 }
 
@@ -123,10 +122,10 @@ void check_prediction(const TrainingArguments& a, Problems* problems) {
   if (a.evaluation.test_data.empty() && a.evaluation.test_blend.empty() && a.data.split.empty()) {
     problems->add("do_predict is of test data; give test_data, test_data_blend or split too");
   }
-  if (a.data.packing || a.preference.learns_pairs()) {
-    problems->add(
-        fmt::format("do_predict is not supported with {}; remove one of them",
-                    a.data.packing ? "sequence_packing" : "stage " + std::string(name_of(a.preference.stage))));
+  if (a.data.packing) problems->add(refusal_message(Refused::predictions_of_packed_rows));
+  if (a.preference.learns_pairs()) {
+    problems->add(refusal_message(Refused::predictions_of_pairs,
+                                  fmt::format("do_predict with stage {}", name_of(a.preference.stage))));
   }
 }
 

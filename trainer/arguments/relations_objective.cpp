@@ -1,8 +1,7 @@
 // Relations between the settings of the objective, the optimizer and precision.
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "core/base/refused_combinations.h"
 #include "core/optim/lr_schedule.h"
 #include "trainer/arguments/relations.h"
 
@@ -23,13 +22,11 @@ void check_finetuning(const TrainingArguments& a, Problems* problems) {
       problems->add(fmt::format("quantization_bit is {}; must be 4, or 0 for none", given.quantization_bit));
     }
     if (given.init != "true") {
-      problems->add(
-          fmt::format("quantization_bit with init_lora_weights {}: what is left of the weights cannot be "
-                      "held in 4 bits; choose one of them",
-                      given.init));
+      problems->add(refusal_message(Refused::four_bits_with_init,
+                                    fmt::format("quantization_bit with init_lora_weights {}", given.init)));
     }
     if (a.model_options.fp8.is_on()) {
-      problems->add("quantization_bit and fp8 are both given; choose one of them");
+      problems->add(refusal_message(Refused::four_bits_with_fp8));
     }
     return;
   }
@@ -51,13 +48,6 @@ void check_pairs(const TrainingArguments& a, Problems* problems) {
     problems->add(fmt::format("metric_for_best_model is {}, which stage {} does not have; use loss",
                               a.best_model.metric, name_of(given.stage)));
   }
-  const bool has_blend = !a.data.blend.empty() || !a.evaluation.blend.empty() || !a.evaluation.test_blend.empty() ||
-                         a.dataset.name.find(',') != std::string::npos;
-  if (has_blend || !a.data.split.empty()) {
-    problems->add(fmt::format(
-        "stage {} learns from pairs, which cannot be blended or split; put them into one file, give eval_data",
-        name_of(given.stage)));
-  }
   if (a.model_options.label_smoothing_factor > 0 || a.model_options.z_loss_coeff != 0) {
     problems->add(
         fmt::format("label_smoothing_factor and z_loss_coeff are of losses of tokens, which stage {} does not "
@@ -65,8 +55,9 @@ void check_pairs(const TrainingArguments& a, Problems* problems) {
                     name_of(given.stage), given.stage == TrainingStage::dpo ? " (see dpo_label_smoothing)" : ""));
   }
   if (a.model_options.mtp.num_layers > 0) {
-    problems->add(fmt::format("mtp_num_layers is {}, but stage {} does not support MTP; remove it",
-                              a.model_options.mtp.num_layers, name_of(given.stage)));
+    problems->add(refusal_message(
+        Refused::mtp_with_pairs,
+        fmt::format("mtp_num_layers {} with stage {}", a.model_options.mtp.num_layers, name_of(given.stage))));
   }
   if (a.evaluation.accuracy) {
     problems->add(fmt::format(
@@ -143,46 +134,25 @@ void check_numbers(const TrainingArguments& a, Problems* problems) {
 
 // What has not been tried together.
 void check_optimizer(const TrainingArguments& a, Problems* problems) {
-  const bool has_ema = a.optimizer.ema_decay > 0, is_muon = a.optimizer.optimizer == OptimizerType::muon;
+  const bool has_ema = a.optimizer.ema_decay > 0;
   if (!has_ema && (a.evaluation.uses_ema || a.optimizer.ema_start_step > 0)) {
     problems->add(fmt::format("{} is of the average that ema_decay keeps; set ema_decay too, e.g. 0.999",
                               a.evaluation.uses_ema ? "evaluate_ema_weights" : "ema_start_step"));
   }
-  if (a.optimizer.optimizer_cpu_offload && (has_ema || is_muon)) {
-    problems->add(fmt::format("optimizer_cpu_offload is not supported with {}; remove one of them",
-                              is_muon ? "optimizer: muon" : "ema_decay"));
-  }
-  if (has_ema && (a.best_model.load_at_end || a.finetuning.is_lora())) {
-    problems->add(fmt::format("ema_decay is not supported with {}; remove one of them",
-                              a.finetuning.is_lora() ? "finetuning_type: lora" : "load_best_model_at_end"));
-  }
-  if (has_ema && a.preference.learns_pairs()) {
-    problems->add(fmt::format("ema_decay is not supported with stage {}; remove it", name_of(a.preference.stage)));
+  if (has_ema && a.best_model.load_at_end && a.saving.only_model) {
+    problems->add(refusal_message(Refused::average_of_best_model));
   }
   if (a.groups.loraplus_lr_ratio != 1 && !a.finetuning.is_lora()) {
     problems->add(fmt::format("loraplus_lr_ratio {:g} is for adapters; set finetuning_type: lora, or remove it",
                               a.groups.loraplus_lr_ratio));
   }
-  if (a.finetuning.is_lora() && !a.groups.freeze.empty()) {
-    problems->add("freeze and finetuning_type: lora are both given; an adapter's model is frozen anyway");
-  }
-  if (is_muon && a.finetuning.is_lora()) {
-    problems->add("optimizer: muon is for the matrices of a model; use adam with finetuning_type: lora");
-  }
 }
 
-// As TRL: the reference of a preference has none, so the model that is compared with it has none either.
 void check_dropout(const TrainingArguments& a, Problems* problems) {
-  const double most = std::max(a.model_options.hidden_dropout, a.model_options.attention_dropout);
-  if (a.preference.learns_pairs() && most > 0) {
-    problems->add(
-        fmt::format("a dropout of {:g} is not supported with stage {}; remove attention_dropout and "
-                    "hidden_dropout",
-                    most, name_of(a.preference.stage)));
-  }
   if (a.model_options.hidden_dropout > 0 && a.model_options.mtp.num_layers > 0) {
-    problems->add(fmt::format("hidden_dropout {:g} is not supported with mtp_num_layers {}; remove one of them",
-                              a.model_options.hidden_dropout, a.model_options.mtp.num_layers));
+    problems->add(refusal_message(Refused::hidden_dropout_with_mtp,
+                                  fmt::format("hidden_dropout {:g} with mtp_num_layers {}",
+                                              a.model_options.hidden_dropout, a.model_options.mtp.num_layers)));
   }
 }
 
@@ -202,10 +172,6 @@ void check_fp8(const TrainingArguments& a, Problems* problems) {
   if (fp8.recipe != Fp8Recipe::delayed && fp8.amax_history_len != Fp8Args{}.amax_history_len) {
     problems->add(fmt::format("fp8_amax_history_len {} means nothing with fp8_recipe {}; remove it",
                               fp8.amax_history_len, name_of(fp8.recipe)));
-  }
-  if (a.preference.learns_pairs()) {
-    problems->add(fmt::format("fp8 {} is not supported with stage {}; remove one of them", name_of(fp8.format),
-                              name_of(a.preference.stage)));
   }
 }
 

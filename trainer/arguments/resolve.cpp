@@ -44,6 +44,17 @@ bool evaluates(const TrainingArguments& a) {
   }
 }
 
+int64_t logging_steps(const LoggingArguments& logging, int64_t total) {
+  constexpr int64_t kLines = 50, kMaxSteps = 10;
+  return logging.steps > 0 ? steps_of(logging.steps, total) : std::clamp<int64_t>(total / kLines, 1, kMaxSteps);
+}
+
+double eval_steps(const TrainingArguments& a) {
+  constexpr double kDefaultOfHf = 500;
+  if (a.evaluation.steps > 0) return a.evaluation.steps;
+  return a.logging.steps > 0 ? a.logging.steps : kDefaultOfHf;
+}
+
 std::optional<int64_t> data_parallel_size(const TrainingArguments& a, int64_t world) {
   for (const int64_t size :
        {a.job.tensor_model_parallel_size, a.job.pipeline_model_parallel_size, a.job.context_parallel_size}) {
@@ -70,7 +81,7 @@ TrainingArguments resolve_arguments(TrainingArguments a, int64_t world) {
   }
   if (a.saving.resume_from == "false") a.saving.resume_from.clear();
   double& dropout = a.model_options.attention_dropout;
-  if (a.preference.learns_pairs() && dropout < 0) dropout = 0;  // see check_dropout
+  if (a.preference.learns_pairs() && dropout < 0) dropout = 0;  // as TRL's disable_dropout, which is its default
   const bool needs_metric = a.best_model.load_at_end || a.best_model.patience > 0;
   if (needs_metric && a.best_model.metric.empty()) a.best_model.metric = "loss";
   resolve_batch(world, &a);

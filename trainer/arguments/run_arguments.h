@@ -68,7 +68,7 @@ struct OutputArguments {
 // Here and below, steps below 1 are a fraction of all steps.
 struct LoggingArguments {
   IntervalStrategy strategy = IntervalStrategy::steps;
-  double steps = 500;
+  double steps = 0;  // 0: see logging_steps() in arguments.h
   bool first_step = false;
   bool nan_inf_filter = true;
   bool params_norm = false;                      // log_params_norm
@@ -97,7 +97,7 @@ struct EvaluationArguments {
   // auto: evaluates every eval_steps if set, otherwise after every epoch and at the end; no without evaluation data.
   // HF's default is no, which silently ignores the data.
   IntervalStrategy strategy = IntervalStrategy::automatic;
-  double steps = 0;            // 0: as logging_steps
+  double steps = 0;            // 0: see eval_steps() in arguments.h
   double delay = 0;            // eval_delay: evaluations are due from this step on, or with strategy epoch this epoch
   bool on_start = false;       // eval_on_start
   std::string sample_prompts;  // file with prompts; the report of each evaluation has their continuations

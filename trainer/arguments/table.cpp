@@ -4,6 +4,8 @@
 #include <charconv>
 
 #include "core/base/nearest_name.h"
+#include "core/models/config.h"
+#include "trainer/arguments/foreign/foreign.h"
 #include "trainer/arguments/table_columns.h"
 #include "trainer/data/sources/blend.h"
 
@@ -32,13 +34,17 @@ std::span<const Argument* const> all_arguments() {
 }
 
 const Argument* find_argument(std::string_view name) {
-  for (const ArgumentAlias& alias : argument_aliases()) {
-    if (alias.name == name) name = alias.argument;
-  }
   for (const Argument* argument : all_arguments()) {
     if (argument->name == name) return argument;
   }
-  return nullptr;
+  const ForeignSetting* foreign = find_foreign(name);
+  const auto* same = foreign == nullptr ? nullptr : std::get_if<SameArgument>(&foreign->meaning);
+  return same == nullptr ? nullptr : find_argument(same->argument);
+}
+
+bool is_known_name(std::string_view name) {
+  return is_program_option(name) || find_launch_argument(name) != nullptr || find_argument(name) != nullptr ||
+         find_foreign(name) != nullptr;
 }
 
 const Argument* find_launch_argument(std::string_view name) {
@@ -65,7 +71,7 @@ std::vector<std::string> input_paths(const TrainingArguments& arguments) {
   for (const Argument* argument : all_arguments()) {
     if (!argument->is_input) continue;
     const std::string& path = std::get<ArgumentField<std::string>>(argument->member)(arguments);
-    if (!path.empty()) paths.push_back(path);
+    if (!path.empty() && !is_config_text(path)) paths.push_back(path);
   }
   for (const auto* blend : {&arguments.data.blend, &arguments.evaluation.blend, &arguments.evaluation.test_blend}) {
     for (const std::string& path : parse_blend(*blend).paths) paths.push_back(path);

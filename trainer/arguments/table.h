@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -85,53 +86,16 @@ struct ArgumentGroup {
   std::span<const Argument> arguments;
 };
 
-// Another program's name for |argument|; values have the same meaning and unit.
-struct ArgumentAlias {
-  std::string_view name;
-  std::string_view argument;
-};
-// Another program's name for a value of |argument|.
-struct ValueAlias {
-  std::string_view argument;
-  std::string_view value;
-  std::string_view meaning;
-};
-
-// Names from other programs that have no effect here, whatever their value. They are reported and do not end a run. A
-// '*' in a name matches any characters.
-struct IgnoredArguments {
-  std::string_view why;
-  std::vector<std::string_view> names;
-};
-
-// A name that users of other programs know, for something that does not exist or has another form here. The values in
-// |neutral| request what happens anyway, and are accepted; any other is rejected with |instead|.
-struct RefusedArgument {
-  std::string_view name;  // may contain a '*', as above
-  std::vector<std::string_view> neutral;
-  std::string_view instead;
-};
-
 std::span<const ArgumentGroup> argument_groups();
 std::span<const Argument* const> all_arguments();  // every group, in order
 // Arguments of a launcher, on the command line of train and launch only: not in files, nor passed on to ranks.
 std::span<const Argument> launch_arguments();
-std::span<const ArgumentAlias> argument_aliases();
-std::span<const IgnoredArguments> ignored_arguments();
-std::span<const RefusedArgument> refused_arguments();
 
-// Return null if there is no such argument. A name that patterns both ignore and refuse is ignored.
-const Argument* find_argument(std::string_view name);  // by any of its names
+// Return null if there is no such argument.
+const Argument* find_argument(std::string_view name);  // by its own name, or an alias
 const Argument* find_launch_argument(std::string_view name);
 // Returns |argument|, or the one of its column below_one if |text| is a number between 0 and 1.
 const Argument& argument_for(const Argument& argument, const std::string& text);
-const IgnoredArguments* find_ignored_argument(std::string_view name);
-const RefusedArgument* find_refused_argument(std::string_view name);
-// Returns the name used here for |value| of |argument|, or |value| if it has no other name.
-std::string_view canonical_value(std::string_view argument, std::string_view value);
-// Returns the prefix of the names in a mapping called |name|, if such mappings are sections in files of another
-// program: "training." for torchtitan, "" for Megatron.
-std::optional<std::string> section_prefix(std::string_view name);
 // Returns whether |name| is an option of `concord train` itself: --config, --help, --json or --print_config.
 bool is_program_option(std::string_view name);
 // Returns whether |name| is an option of the program or its launcher, an argument, or a name of another program's.
@@ -148,6 +112,8 @@ std::span<const std::string_view> allowed_names(const Argument& argument);
 std::string argument_help(const Argument& argument);
 // Returns name and value, as YAML, of every argument.
 std::vector<std::pair<std::string, std::string>> printed_arguments(const TrainingArguments& arguments);
+// Returns the names of the settings that differ from those of a run of |world| processes for which none is given.
+std::set<std::string> changed_arguments(const TrainingArguments& arguments, int64_t world);
 // Returns the values of the arguments that name an input. Some are not paths: a tokenizer may be a built-in name.
 std::vector<std::string> input_paths(const TrainingArguments& arguments);
 // Returns the known name with the smallest edit distance; empty if none is near.

@@ -14,7 +14,7 @@ constexpr Argument kModelArguments[] = {
      .resume = Resume::model},
     {.name = "model_config",
      .member = field<&T::model, &ModelSource::config>,
-     .help = "HF config.json of a new model, initialized from the seed",
+     .help = "HF config.json of a new model, initialized from the seed; or its text, {\"model_type\": ...}",
      .is_input = true,
      .resume = Resume::model},
 };

@@ -68,8 +68,10 @@ class LineReader {
   ArgumentValue scalar() {
     if (rest_.starts_with("\"\"\"") || rest_.starts_with("'''")) refuse("multi-line strings are not supported");
     if (rest_.starts_with('"') || rest_.starts_with('\'')) return {.text = quoted_text(), .quoted = true};
-    const std::string text = take_letters(std::min(rest_.find_first_of(",]#{ \t"), rest_.size()));
+    std::string text = take_letters(std::min(rest_.find_first_of(",]#{ \t"), rest_.size()));
     if (text.empty()) refuse("expected a value");
+    const bool is_number = text.find_first_not_of("+-.0123456789_eE") == std::string::npos;
+    if (is_number) std::erase(text, '_');  // 10_000
     return {.text = text};
   }
 

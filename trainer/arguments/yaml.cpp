@@ -5,7 +5,9 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <optional>
 #include <sstream>
+#include <utility>
 
 #include "core/base/config_error.h"
 #include "core/base/quoted.h"
@@ -13,7 +15,10 @@
 namespace concord {
 namespace {
 
-// Handles the parser's events, so that nothing is built from rejected input. depth_ 1 is the list of names, 2 a value.
+constexpr int kDeepest = 6;
+
+// Handles the parser's events, so that nothing is built from rejected input. depth_ 1 is the list of names, 2 a value,
+// more a mapping or a list in a mapping.
 class EntryReader : public YAML::EventHandler {
  public:
   explicit EntryReader(std::string file) : file_(std::move(file)) {}
@@ -43,7 +48,9 @@ class EntryReader : public YAML::EventHandler {
     if (depth_ == 0) refuse(mark, "expected `name: value` lines, got a list");
     begin_value(mark, ArgumentValue::Form::list);
   }
-  void OnSequenceEnd() override { --depth_; }
+  void OnSequenceEnd() override {
+    if (--depth_ > 1) add_scalar({}, std::exchange(inner_list_, std::nullopt).value_or(""), false);
+  }
 
   void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
     if (depth_ == 0) {
@@ -52,7 +59,9 @@ class EntryReader : public YAML::EventHandler {
       begin_value(mark, ArgumentValue::Form::mapping);
     }
   }
-  void OnMapEnd() override { --depth_; }
+  void OnMapEnd() override {
+    if (--depth_ > 1) prefixes_.pop_back();
+  }
 
  private:
   [[noreturn]] void refuse(const YAML::Mark& mark, const std::string& why) const {
@@ -60,12 +69,28 @@ class EntryReader : public YAML::EventHandler {
   }
 
   void begin_value(const YAML::Mark& mark, ArgumentValue::Form form) {
-    if (depth_ > 1) refuse(mark, "nested values are not supported; use a list or a mapping of plain values");
+    if (depth_ > 1) return begin_inner_value(mark, form);
     if (!have_name_) refuse(mark, "expected a name, got a list or a mapping");
     have_name_ = false;
     entries_.back().value.form = form;
     depth_ = 2;
     have_key_ = false;
+    prefixes_ = {""};
+  }
+
+  void begin_inner_value(const YAML::Mark& mark, ArgumentValue::Form form) {
+    const bool is_in_mapping = entries_.back().value.form == ArgumentValue::Form::mapping && have_key_ && !inner_list_;
+    if (!is_in_mapping || depth_ == kDeepest) {
+      refuse(mark, "nested values are not supported; use a list or a mapping of plain values");
+    }
+    entries_.back().value.is_nested = true;
+    ++depth_;
+    if (form == ArgumentValue::Form::list) {
+      inner_list_ = "";
+    } else {
+      prefixes_.push_back(prefixes_.back() + key_ + ".");
+      have_key_ = false;
+    }
   }
 
   void add_scalar(const YAML::Mark& mark, const std::string& text, bool quoted) {
@@ -75,13 +100,15 @@ class EntryReader : public YAML::EventHandler {
     }
     if (depth_ == 1) {
       add_to_names(mark, text, quoted);
+    } else if (inner_list_) {
+      *inner_list_ += (inner_list_->empty() ? "" : ",") + text;
     } else if (entries_.back().value.form == ArgumentValue::Form::list) {
       entries_.back().value.items.push_back(text);
     } else if (!have_key_) {
       key_ = text;
       have_key_ = true;
     } else {
-      entries_.back().value.pairs.emplace_back(key_, text);
+      entries_.back().value.pairs.emplace_back(prefixes_.back() + key_, text);
       have_key_ = false;
     }
   }
@@ -102,6 +129,8 @@ class EntryReader : public YAML::EventHandler {
   bool have_name_ = false;  // the last entry has no value yet
   bool have_key_ = false;   // the last key of a mapping has no value yet
   std::string key_;
+  std::vector<std::string> prefixes_;      // keys of each open mapping begin with its prefix
+  std::optional<std::string> inner_list_;  // the items so far of a list in a mapping
 };
 
 // YAML forbids tabs in indentation, and parsers handle them differently.

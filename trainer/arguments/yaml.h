@@ -12,10 +12,12 @@ namespace concord {
 struct ArgumentValue {
   enum class Form { scalar, list, mapping };
   Form form = Form::scalar;
-  std::string text = {};                                        // of a scalar
-  bool quoted = false;                                          // in YAML: text, whatever it looks like
-  std::vector<std::string> items = {};                          // of a list
-  std::vector<std::pair<std::string, std::string>> pairs = {};  // of a mapping
+  std::string text = {};                // of a scalar
+  bool quoted = false;                  // in YAML: text, whatever it looks like
+  std::vector<std::string> items = {};  // of a list
+  // Keys and values of a mapping. Keys of inner mappings are joined by '.', items of inner lists by ','.
+  std::vector<std::pair<std::string, std::string>> pairs = {};
+  bool is_nested = false;  // a mapping that contains mappings or lists
 };
 
 struct YamlEntry {

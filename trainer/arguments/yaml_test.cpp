@@ -36,6 +36,15 @@ TEST(ArgumentYaml, NamesValuesAndLines) {
   EXPECT_FALSE(entries[0].value.quoted);
 }
 
+TEST(ArgumentYaml, KeysOfInnerMappingsAreJoined) {
+  const auto entries = parse_yaml("a:\n  b: {c: 1, d: {e: [x, y]}}\n  f: []\n  g: 2\nh: {i: 3}\n", "f.yaml");
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].value.pairs,
+            (std::vector<std::pair<std::string, std::string>>{{"b.c", "1"}, {"b.d.e", "x,y"}, {"f", ""}, {"g", "2"}}));
+  EXPECT_TRUE(entries[0].value.is_nested);
+  EXPECT_FALSE(entries[1].value.is_nested);
+}
+
 TEST(ArgumentYaml, AnEmptyFileSaysNothing) {
   EXPECT_TRUE(parse_yaml("", "f").empty());
   EXPECT_TRUE(parse_yaml("# only a comment\n", "f").empty());
@@ -68,7 +77,8 @@ TEST(ArgumentYaml, WhatCouldGrowIsRefused) {
   EXPECT_THAT(error_of("a: !!binary aGk=\n"), HasSubstr("tag"));
   EXPECT_THAT(error_of("a: 1\n---\nb: 2\n"), HasSubstr("several documents"));
   EXPECT_THAT(error_of("a: [[1]]\n"), HasSubstr("nested values"));
-  EXPECT_THAT(error_of("a: {b: {c: d}}\n"), HasSubstr("nested values"));
+  EXPECT_THAT(error_of("a: {b: [{c: d}]}\n"), HasSubstr("nested values"));
+  EXPECT_THAT(error_of("a: {b: {c: {d: {e: {f: {g: h}}}}}}\n"), HasSubstr("nested values"));
   EXPECT_THAT(error_of("[a, b]: 1\n"), HasSubstr("expected a name"));
   EXPECT_THAT(error_of("{a: b}: 1\n"), HasSubstr("expected a name"));
 }

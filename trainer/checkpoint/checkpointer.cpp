@@ -238,7 +238,7 @@ void Checkpointer::add_state(HfSaveOptions* options) {
   options->more_files.emplace_back(kMetadataFile, to_json(parts_.state()));
 }
 
-// Loads the weights of the best checkpoint, which is complete, after the last step.
+// Loads the weights of the best checkpoint, which is complete, and their EMA, after the last step.
 void Checkpointer::load_best_model() {
   const std::string& folder = run_.state.best.checkpoint;
   if (folder.empty()) {
@@ -248,8 +248,12 @@ void Checkpointer::load_best_model() {
   }
   TrainingParts& parts = run_.parts;
   parts.data_parallel.finish_param_gather();
-  parts.model.load_saved(folder, reads_together(run_.plan.arguments, folder, run_.job));
+  const bool shares_reads = reads_together(run_.plan.arguments, folder, run_.job);
+  parts.model.load_saved(folder, shares_reads);
   parts.optimizer.reload_main_weights();
+  if (parts.optimizer.keeps_average()) {
+    parts.optimizer.load_average(OptimizerFiles(folder, parts.optimizer.steps()), shares_reads);
+  }
 }
 
 }  // namespace concord

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "core/base/config_error.h"
 #include "core/base/files/output_check.h"
@@ -15,7 +16,9 @@
 #include "trainer/arguments/arguments.h"
 #include "trainer/arguments/table.h"
 #include "trainer/checkpoint/output_folder.h"
+#include "trainer/cli/rank_command.h"
 #include "trainer/cli/setting_options.h"
+#include "trainer/program_path.h"
 
 namespace concord {
 namespace {
@@ -68,17 +71,25 @@ void check_log_dir(const LaunchOptions& options) {
   if (!options.log_dir.empty() && options.nnodes == 1) check_outside_live_runs("--log_dir", options.log_dir);
 }
 
-// Holds the lock of the output folder while the ranks are restarted; null: the rank that writes holds it.
-std::unique_ptr<RunLock> lock_output_of_train(const LaunchCommand& arguments) {
-  const std::vector<std::string>& command = arguments.command;
-  if (command.empty() || command.front() != "train" || arguments.settings.launch.nnodes > 1) return nullptr;
-  CommandLine line;
+// Returns the arguments of |command| if it trains.
+std::optional<CommandLine> train_line(const std::vector<std::string>& command) {
+  if (command.empty() || command.front() != "train") return std::nullopt;
   try {
-    line = parse_command_line(std::vector(command.begin() + 1, command.end()));
+    const CommandLine line = parse_command_line(std::vector(command.begin() + 1, command.end()));
+    return line.help || line.print_config ? std::nullopt : std::optional(line);
   } catch (const ConfigError&) {  // the ranks report it
-    return nullptr;
+    return std::nullopt;
   }
-  return line.help || line.print_config ? nullptr : lock_for_ranks(output_request(line.arguments, {}));
+}
+
+std::optional<ContinueLine> continue_line(const std::optional<CommandLine>& train,
+                                          const std::vector<std::string>& command) {
+  if (!train) return std::nullopt;
+  std::vector<std::string> before = command_line_args();
+  before.resize(before.size() - command.size() + 1);  // up to "train", which ends the arguments of the launcher
+  before.insert(before.begin(), program_as_typed());
+  return std::optional<ContinueLine>(std::in_place, train->arguments, std::move(before),
+                                     std::vector(command.begin() + 1, command.end()));
 }
 
 // A subcommand name runs this same program.
@@ -160,8 +171,13 @@ void add_launch_command(CLI::App* program, int* exit_code) {
     all.prefix = !arguments->no_prefix;
     recover_as_train_does(arguments->command, &all);
     check_log_dir(all);
-    const std::unique_ptr<RunLock> lock = lock_output_of_train(*arguments);
+    const std::optional<CommandLine> train = train_line(arguments->command);
+    const bool holds_lock = train && arguments->settings.launch.nnodes == 1;
+    const std::unique_ptr<RunLock> lock =
+        holds_lock ? lock_for_ranks(output_request(train->arguments, {})) : nullptr;
+    const std::optional<ContinueLine> last_line = continue_line(train, arguments->command);
     *exit_code = launch(all, resolve(*program, arguments->command));
+    if (last_line) last_line->print(*exit_code, train->json);
   });
 }
 

@@ -53,12 +53,16 @@ bool is_first_to_say(const std::string& text, const JobEnvironment& job) {
   return fd < 0 || ::bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0 || errno != EADDRINUSE;
 }
 
+std::string last_line;
+
 bool will_be_restarted() {
   const char* restarts = std::getenv("TORCHELASTIC_MAX_RESTARTS");
   return JobBoard::of_launcher() && restarts != nullptr && std::atoi(restarts) > 0;
 }
 
 }  // namespace
+
+void set_last_line(const std::string& line) { last_line = line; }
 
 void print_error(const std::string& text) {
   const std::optional<JobEnvironment> job = job_of_several();
@@ -67,7 +71,7 @@ void print_error(const std::string& text) {
     std::this_thread::sleep_for(will_be_restarted() ? kOthersStayBeforeRestart : kOthersStay);
     return;
   }
-  std::fprintf(stderr, "concord: %s\n", text.c_str());
+  std::fprintf(stderr, "concord: %s\n%s", text.c_str(), last_line.c_str());
   std::fflush(stderr);
   if (job) std::this_thread::sleep_for(will_be_restarted() ? kPrinterStaysBeforeRestart : kPrinterStays);
 }

@@ -11,4 +11,7 @@ namespace concord {
 // Waits: in a job of several processes a second or two, before a restart only a moment.
 void print_error(const std::string& text);
 
+// Sets the line that print_error prints after its message, with its line break.
+void set_last_line(const std::string& line);
+
 }  // namespace concord

@@ -15,6 +15,7 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/output_check.h"
+#include "trainer/arguments/table.h"
 #include "trainer/cli/serve_report.h"
 #include "trainer/report/curves_svg.h"
 #include "trainer/report/files.h"
@@ -142,6 +143,14 @@ RunDescription description_of(const ReportOptions& given) {
   const std::string& name = given.names.empty() ? given.folders[0] : given.names[0];
   RunDescription run{.output_dir = given.folders[0], .title = given.title.empty() ? name : given.title};
   if (std::isfinite(given.floor)) run.loss_floor = given.floor;
+  const std::string file = given.folders[0] + "/training_args.yaml";
+  try {
+    TrainingArguments arguments;
+    if (read_yaml(read_if_there(file), file, &arguments).empty()) return run;
+    run.configuration = printed_arguments(arguments);
+    run.changed = changed_arguments(arguments, 0);
+  } catch (const ConfigError&) {  // of a program with its own arguments, or another version
+  }
   return run;
 }
 

@@ -9,6 +9,7 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/run_lock.h"
+#include "core/base/job_board.h"
 #include "core/launch/launcher.h"
 #include "core/launch/processes/spare_process.h"
 #include "core/launch/watch/native_stacks.h"
@@ -21,6 +22,7 @@
 #include "trainer/first_run.h"
 #include "trainer/health/elastic_layout.h"
 #include "trainer/plan.h"
+#include "trainer/program_path.h"
 #include "trainer/stop_request.h"
 #include "trainer/torch_module/loader.h"
 
@@ -104,6 +106,28 @@ int start_train_ranks(const CommandLine& line, std::vector<std::string> args, st
   return launch(options, rank_command(args));
 }
 
+int start_train(const CommandLine& line, std::vector<std::string> args, bool is_started,
+                std::unique_ptr<RunLock> lock = nullptr) {
+  setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
+  const bool is_supervised =
+      world_of(line) > 1 || (line.arguments.launch.nproc == 1 && line.arguments.recovery.max_restarts > 0);
+  if (is_supervised) return start_train_ranks(line, std::move(args), std::move(lock));
+  lock.reset();                                          // the only rank, in this process, takes it
+  const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
+  if (is_started) install_stacks_handler();              // its launcher asks where it hangs
+  return torch_module().train(line);
+}
+
+int start_first_run(CommandLine* line) {
+  std::unique_ptr<RunLock> lock = lock_output(*line);
+  if (checks_output_of_first_run(*line)) check_output(*line);
+  const FirstRun run = write_first_run(&line->arguments, world_of(*line));
+  fmt::print(stderr, "{}\n", run.introduction);
+  std::vector<std::string> args = {"--config", run.config};
+  if (line->json) args.emplace_back("--json");
+  return start_train(*line, std::move(args), /*is_started=*/false, std::move(lock));
+}
+
 int run_train(std::vector<std::string> args) {
   if (is_spare()) {
     torch_module().warm_up();
@@ -136,23 +160,16 @@ int run_train(std::vector<std::string> args) {
   }
   use_cached_models(&line.arguments, &line.notes);
   check_torch_module();
-  std::unique_ptr<RunLock> lock;
-  if (is_first) {
-    lock = lock_output(line);
-    if (checks_output_of_first_run(line)) check_output(line);
-    const FirstRun run = write_first_run(&line.arguments, world_of(line));
-    fmt::print(stderr, "{}\n", run.introduction);
-    args = {"--config", run.config};
-    if (line.json) args.push_back("--json");
+  if (JobBoard::of_launcher() || environment.rank != 0) return start_train(line, std::move(args), is_started);
+  const ContinueLine last_line(line.arguments, {program_as_typed(), "train"}, args);
+  try {
+    const int exit_code = is_first ? start_first_run(&line) : start_train(line, std::move(args), is_started);
+    last_line.print(exit_code, line.json);
+    return exit_code;
+  } catch (const std::exception& error) {
+    last_line.print_after(error);
+    throw;
   }
-  setenv("CONCORD_LOG", "warn", 0);  // the chosen platform is in the first lines, once and not once per rank
-  const bool is_supervised =
-      world_of(line) > 1 || (line.arguments.launch.nproc == 1 && line.arguments.recovery.max_restarts > 0);
-  if (is_supervised) return start_train_ranks(line, args, std::move(lock));
-  lock.reset();                                          // the only rank, in this process, takes it
-  const StopRequest stop(StopRequest::Phase::start_up);  // before libtorch is loaded, which takes a while
-  if (is_started) install_stacks_handler();              // its launcher asks where it hangs
-  return torch_module().train(line);
 }
 
 }  // namespace

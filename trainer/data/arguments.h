@@ -70,6 +70,7 @@ struct DataArguments {
 
   // Samples are preference pairs of two rows each: chosen and rejected (trainer/data/batcher.h).
   bool pairs = false;
+  int64_t rows_per_sample() const { return pairs ? 2 : 1; }
 
   // Megatron's options for the end-of-document token in rows cut from documents (document_ends.h).
   bool reset_position_ids = false;

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/base/config_error.h"
+#include "core/base/refused_combinations.h"
 #include "trainer/data/text/document_ends.h"
 
 namespace concord {
@@ -91,7 +92,7 @@ std::vector<int64_t> document_positions(const TokenBatch& batch, int64_t eod) {
 
 Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> source, DataCollator collator)
     : arguments_(arguments),
-      group_(arguments.pairs ? 2 : 1),
+      group_(arguments.rows_per_sample()),
       shape_{arguments.micro_batch_size, arguments.accumulation, arguments.dp_size},
       source_(std::move(source)),
       collator_(std::move(collator)) {
@@ -111,9 +112,7 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
 
 void Batcher::check_source() const {
   if (collator_ && (arguments_.packing || arguments_.pairs || arguments_.reset_attention_mask)) {
-    throw ConfigError(
-        fmt::format("{}: a data collator is not supported with sequence_packing, preferences and reset_attention_mask",
-                    source_->name()));
+    throw ConfigError(fmt::format("{}: {}", source_->name(), refusal_message(Refused::collator_with_packing)));
   }
   if (!arguments_.acts_at_document_ends()) return;
   if (!source_->joins_documents()) {

@@ -159,7 +159,7 @@ TEST(DataLoader, ACollatorMakesTheBatchesAndIsChecked) {
   packed.packing = true;
   packed.seq_length = 4;
   EXPECT_THAT(config_error([&] { DataLoader(packed, std::make_unique<Counting>(3), collate); }),
-              HasSubstr("a data collator is not supported"));
+              HasSubstr("a data collator with sequence_packing, preferences or"));
 }
 
 TEST(DataLoader, PackedEpochsHoldEveryTokenOnce) {

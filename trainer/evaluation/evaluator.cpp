@@ -47,7 +47,7 @@ NamedValues eval_metrics(const std::string& name, const EvalLoopOutput& output, 
 
 StepInterval eval_interval(const TrainingPlan& plan) {
   const TrainingArguments& a = plan.arguments;
-  return {a.evaluation.strategy, a.evaluation.steps > 0 ? a.evaluation.steps : a.logging.steps, plan.max_steps};
+  return {a.evaluation.strategy, eval_steps(a), plan.max_steps};
 }
 
 }  // namespace

@@ -27,6 +27,8 @@ std::vector<double> sums_over_job(ParallelContext& job, const std::vector<at::Te
   return {values, values + parts.size()};
 }
 
+double loss_of(double sum, int64_t counted) { return counted > 0 ? sum / static_cast<double>(counted) : sum; }
+
 }  // namespace
 
 void LossLog::add(const at::Tensor& part, int64_t counted) {
@@ -39,7 +41,7 @@ void LossLog::collect() {
   if (parts_.empty()) return;
   const std::vector<double> sums = sums_over_job(job_, parts_);
   for (size_t i = 0; i < sums.size(); ++i) {
-    losses_.push_back(counted_[i] > 0 ? sums[i] / static_cast<double>(counted_[i]) : sums[i]);
+    losses_.push_back(loss_of(sums[i], counted_[i]));
   }
   parts_.clear();
   counted_.clear();
@@ -55,6 +57,11 @@ double LossLog::take_mean() {
   const double mean = mean_loss(losses_, filter_);
   losses_.clear();
   return mean;
+}
+
+double LossLog::last() const {
+  if (!parts_.empty()) return loss_of(sums_over_job(job_, {parts_.back()})[0], counted_.back());
+  return losses_.empty() ? std::numeric_limits<double>::quiet_NaN() : losses_.back();
 }
 
 void LossLog::save(TrainingState* state) {

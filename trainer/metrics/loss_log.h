@@ -28,6 +28,9 @@ class LossLog {
   // ranks.
   double take_mean();
   double mean_so_far() const;  // mean over all steps whose losses were taken
+  // Returns the loss of the last step that was added since the last mean; NaN if there is none. Changes nothing. Every
+  // rank calls it. Waits: for all ranks.
+  double last() const;
 
   // Writes the losses to the state of a checkpoint, and restores them. Every rank calls save. Waits: for all ranks.
   void save(TrainingState* state);

@@ -8,6 +8,7 @@
 #include "core/mesh/job_environment.h"
 #include "core/models/parameter_plan.h"
 #include "trainer/arguments/table.h"
+#include "trainer/parameter_groups.h"
 #include "trainer/report/files.h"
 #include "trainer/report/trainer_state.h"
 #include "trainer/trackers/trackers.h"
@@ -26,8 +27,7 @@ NamedTexts layout_texts(const ParallelContext& job, const TrainingPlan& plan) {
           {"context parallel", std::to_string(layout.cp())},
           {"expert parallel", std::to_string(layout.ep())},
           {"expert tensor parallel", std::to_string(layout.etp())},
-          {"schedule", plan.schedule.kind},
-          {"parameters", std::to_string(parameter_count(plan.config))}};
+          {"schedule", plan.schedule.kind}};
 }
 
 int64_t longest_sample(const TrainingPlan& plan) {
@@ -124,15 +124,21 @@ std::string not_resumed(const ResumeParts& parts) {
   return text;
 }
 
+int64_t trained_parameters(const TrainingPlan& plan) {
+  if (plan.adapter) return adapter_parameters(plan.config, *plan.adapter);
+  return parameter_count(plan.config) - ParameterGroups(plan.arguments.groups).frozen_parameters(plan.config);
+}
+
 std::string trained_text(const TrainingPlan& plan) {
+  const int64_t all = parameter_count(plan.config), trained = trained_parameters(plan);
   if (!plan.adapter && !plan.config.unused_tensors.empty()) {
     return fmt::format("all weights; tensors of its files that begin with {} are neither used nor saved",
                        fmt::join(plan.config.unused_tensors, " or "));
   }
-  if (!plan.adapter) return "all weights";
-  const int64_t all = parameter_count(plan.config), trained = adapter_parameters(plan.config, *plan.adapter);
-  return fmt::format("an adapter of rank {}: {} parameters, {:.3g} % of the model's {}", plan.adapter->r, trained,
-                     100.0 * static_cast<double>(trained) / static_cast<double>(all), all);
+  if (!plan.adapter && trained == all) return "all weights";
+  return fmt::format("{}: {} parameters, {:.3g} % of the model's {}",
+                     plan.adapter ? fmt::format("an adapter of rank {}", plan.adapter->r) : "what is not frozen",
+                     trained, 100.0 * static_cast<double>(trained) / static_cast<double>(all), all);
 }
 
 std::string preference_text(const TrainingPlan& plan) {
@@ -217,13 +223,16 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.run_name = a.report.run_name.empty() ? a.output.dir : a.report.run_name;
   run.max_steps = plan.max_steps;
   run.num_train_epochs = a.steps.num_train_epochs;
-  run.logging_steps = steps_of(a.logging.steps, plan.max_steps);
+  run.logging_steps = logging_steps(a.logging, plan.max_steps);
   run.first_step = first_step;
   run.save_steps = steps_of(a.saving.steps, plan.max_steps);
-  run.eval_steps = a.evaluation.steps > 0 ? steps_of(a.evaluation.steps, plan.max_steps) : run.logging_steps;
+  run.eval_steps = steps_of(eval_steps(a), plan.max_steps);
   run.train_batch_size = a.data.micro_batch_size;
   run.world_size = job.world();
   run.configuration = printed_arguments(a);
+  run.changed = changed_arguments(a, job.world());
+  run.parameters = parameter_count(plan.config);
+  run.trained_parameters = trained_parameters(plan);
   run.layout = layout_texts(job, plan);
   if (a.report.loss_floor > 0) run.loss_floor = a.report.loss_floor;
   run.shape = shape_of(plan.config, longest_sample(plan));
@@ -256,7 +265,10 @@ void ReportCallback::on_train_end(const TrainerState& state, const FinishReport&
   report_.set_best(state.best);
   report_.finish(report);
 }
-void ReportCallback::on_step_end(const TrainerState& state, TrainerControl&) { report_.on_progress(state.global_step); }
+void ReportCallback::on_step_end(const TrainerState& state, TrainerControl& control) {
+  control.should_show_progress = report_.on_progress(state.global_step);
+}
+void ReportCallback::on_progress(const TrainerState&, const RecentSteps& recent) { report_.on_recent(recent); }
 void ReportCallback::on_log(const TrainerState&, const StepReport& report, TrainerControl&) { report_.on_step(report); }
 void ReportCallback::on_evaluate(const TrainerState&, const EvalReport& report, TrainerControl&) {
   report_.on_eval(report);

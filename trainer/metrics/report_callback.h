@@ -23,6 +23,7 @@ class ReportCallback : public TrainerCallback {
   void on_train_end(const TrainerState& state, const FinishReport& report) override;
   void on_step_end(const TrainerState& state, TrainerControl& control) override;
   void on_log(const TrainerState& state, const StepReport& report, TrainerControl& control) override;
+  void on_progress(const TrainerState& state, const RecentSteps& recent) override;
   void on_evaluate(const TrainerState& state, const EvalReport& report, TrainerControl& control) override;
   NamedTexts checkpoint_files(const TrainerState& state) override;
 

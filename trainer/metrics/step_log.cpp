@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "trainer/arguments/arguments.h"
 #include "trainer/checkpoint/training_state.h"
 #include "trainer/device_batch.h"
 #include "trainer/health/health.h"
@@ -22,7 +23,8 @@ void append(NamedValues metrics, NamedValues* all) {
 StepLog::StepLog(RunContext& run, Health& health)
     : LoopPart(run),
       health_(health),
-      interval_(run.plan.arguments.logging.strategy, run.plan.arguments.logging.steps, run.plan.max_steps),
+      interval_(run.plan.arguments.logging.strategy,
+                static_cast<double>(logging_steps(run.plan.arguments.logging, run.plan.max_steps)), run.plan.max_steps),
       losses_(run.job, run.plan.arguments.logging.nan_inf_filter),
       routers_(run.job, run.plan.config.experts, run.plan.arguments.model_options),
       objective_(run.job, measures_tokens(run.plan.arguments)),
@@ -69,14 +71,28 @@ bool StepLog::is_last_line() const {
 
 bool StepLog::act() {
   run_.control.should_log |= is_last_line() && run_.plan.arguments.logging.strategy != IntervalStrategy::no;
-  if (!std::exchange(run_.control.should_log, false)) return false;
+  const bool shows_progress = std::exchange(run_.control.should_show_progress, false);
+  if (!run_.control.should_log && !shows_progress) return false;
   const StepClock::Span span(run_.clock, StepClock::Activity::other);
+  if (!std::exchange(run_.control.should_log, false)) {
+    const RecentSteps recent = recent_steps();
+    run_.notify([&](TrainerCallback& c) { c.on_progress(run_.state, recent); });
+    return false;
+  }
   StepReport report = make_report();
   health_.detect_stragglers(&report);
   window_ = {};
   window_start_ = std::chrono::steady_clock::now();
   run_.notify([&](TrainerCallback& c) { c.on_log(run_.state, report, run_.control); });
   return true;
+}
+
+double StepLog::window_seconds() const {
+  return Seconds(std::chrono::steady_clock::now() - window_start_).count();
+}
+
+RecentSteps StepLog::recent_steps() const {
+  return {.steps = window_.steps, .loss = losses_.last(), .tokens = window_.tokens, .seconds = window_seconds()};
 }
 
 StepReport StepLog::make_report() {
@@ -91,7 +107,7 @@ StepReport StepLog::make_report() {
   report.tokens = window_.tokens;
   report.samples = window_.samples;
   report.squared_lengths = window_.squared_lengths;
-  report.seconds = Seconds(std::chrono::steady_clock::now() - window_start_).count();
+  report.seconds = window_seconds();
   report.memory_bytes = memory_in_use(run_.job);
   add_metrics(&report.extra);
   return report;
@@ -121,7 +137,7 @@ void StepLog::add_metrics(NamedValues* extra) {
 void StepLog::save(TrainingState* state) {
   losses_.save(state);
   state->window = window_;
-  state->window.seconds = Seconds(std::chrono::steady_clock::now() - window_start_).count();
+  state->window.seconds = window_seconds();
 }
 
 void StepLog::restore(const TrainingState& state) {

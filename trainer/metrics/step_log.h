@@ -30,6 +30,8 @@ class StepLog final : public LoopPart {
   void exclude(Duration time) { window_start_ += time; }
   // Like exclude(), and adds it to save_seconds.
   void exclude_save(Duration time);
+  // Returns the steps since the last line. Every rank calls it. Waits: for all ranks.
+  RecentSteps recent_steps() const;
   // Returns the mean loss of all steps. Every rank calls it. Waits: for all ranks.
   double mean_loss();
 
@@ -40,6 +42,7 @@ class StepLog final : public LoopPart {
 
  private:
   bool is_last_line() const;
+  double window_seconds() const;
   StepReport make_report();
   void add_metrics(NamedValues* extra);
 

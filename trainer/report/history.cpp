@@ -95,6 +95,7 @@ LoggedStep step_of(ordered_json line) {
   step.learning_rate = fields.take_or_zero("learning_rate");
   step.grad_norm = fields.take("grad_norm");
   step.tokens = fields.take_whole("tokens");
+  step.samples = fields.take_whole("samples");
   step.tokens_per_second = fields.take_or_zero("tokens_per_second");
   step.seconds = fields.take_or_zero("seconds");
   step.mfu = fields.take("mfu");
@@ -191,6 +192,7 @@ std::string metrics_line(const LoggedStep& step) {
   line.put("learning_rate", step.learning_rate);
   step.grad_norm ? line.put("grad_norm", *step.grad_norm) : line.put_unknown("grad_norm");
   line.put("tokens", step.tokens);
+  if (step.samples > 0) line.put("samples", step.samples);
   line.put("tokens_per_second", step.tokens_per_second);
   line.put("seconds", step.seconds);
   if (step.mfu) line.put("mfu", *step.mfu);

@@ -23,7 +23,8 @@ struct LoggedStep {
   double loss = 0;
   double learning_rate = 0;
   std::optional<double> grad_norm = std::nullopt;
-  int64_t tokens = 0;  // since the start of training, over all ranks
+  int64_t tokens = 0;   // since the start of training, over all ranks
+  int64_t samples = 0;  // likewise; 0: not counted
   double tokens_per_second = 0;
   double seconds = 0;  // since the last logged step
   std::optional<double> mfu = std::nullopt;

@@ -21,6 +21,7 @@ constexpr int64_t kColumnsUnknown = 80;
 constexpr int64_t kMinBar = 8;
 constexpr int64_t kMaxBar = 30;
 constexpr double kRedrawSeconds = 0.1;
+constexpr double kSecondsBetweenCalls = 0.7;  // after which the line is redrawn without a call
 
 struct Field {
   std::string text;
@@ -43,6 +44,7 @@ std::string step_text(const Progress& progress) {
 std::vector<Field> fields_of(const Progress& progress) {
   std::vector<Field> fields = {{step_text(progress), 0}};
   if (progress.loss) fields.push_back({"loss " + number_text(*progress.loss), 0});
+  for (const auto& [name, value] : progress.of_pairs) fields.push_back({name + " " + number_text(value), 2});
   if (progress.learning_rate) fields.push_back({fmt::format("lr {:.2e}", *progress.learning_rate), 3});
   const bool has_norm = progress.grad_norm && (progress.skipped.empty() || std::isfinite(*progress.grad_norm));
   if (has_norm) fields.push_back({"grad norm " + number_text(*progress.grad_norm), 4});
@@ -156,37 +158,69 @@ ProgressDisplay::ProgressDisplay(int file, ProgressMode mode) : file_(file), mod
   if (mode_ == ProgressMode::automatic) mode_ = ::isatty(file) == 1 ? ProgressMode::line : ProgressMode::plain;
 }
 
+ProgressDisplay::~ProgressDisplay() {
+  end();
+  {
+    const std::lock_guard lock(mutex_);
+    is_ended_ = true;
+  }
+  ended_.notify_all();
+  if (redrawing_.joinable()) redrawing_.join();
+}
+
 void ProgressDisplay::draw(const Progress& progress, const std::string& above) {
+  if (!redrawing_.joinable()) redrawing_ = std::thread(&ProgressDisplay::redraw_every_second, this);
   // The last column stays free: some terminals wrap once it is filled.
   const std::string line = progress_line(brief(progress), columns_of(file_) - 1);
   repeats_log_ = !above.empty() || (repeats_log_ && line == drawn_);
+  drawn_at_ = monotonic_seconds();
   if (line == drawn_ && above.empty()) return;
   drawn_ = line;
   write_out(file_, fmt::format("{}\r{}\x1b[K", above, line));
 }
 
+void ProgressDisplay::redraw_every_second() {
+  std::unique_lock lock(mutex_);
+  while (!ended_.wait_for(lock, std::chrono::milliseconds(250), [this] { return is_ended_; })) {
+    const double now = monotonic_seconds();
+    if (drawn_.empty() || now - drawn_at_ < kSecondsBetweenCalls) continue;
+    Progress progress = shown_;
+    if (progress.seconds_left) progress.seconds_left = std::max(0.0, *progress.seconds_left - (now - shown_at_));
+    const bool repeats_log = repeats_log_;
+    draw(progress, "");
+    repeats_log_ = repeats_log;  // only the time left may differ
+  }
+}
+
+void ProgressDisplay::show(const Progress& progress) {
+  shown_ = progress;
+  shown_at_ = monotonic_seconds();
+}
+
 void ProgressDisplay::logged(const Progress& progress) {
+  const std::lock_guard lock(mutex_);
   if (mode_ == ProgressMode::plain) write_out(file_, plain_line(progress) + "\n");
   if (mode_ != ProgressMode::line) return;
+  show(progress);
   draw(progress, fmt::format("\r{}\x1b[K\n", plain_line(progress, columns_of(file_) - 1)));
-  drawn_at_ = monotonic_seconds();
 }
 
 void ProgressDisplay::moved(const Progress& progress) {
   if (mode_ != ProgressMode::line) return;
-  const double now = monotonic_seconds();
-  if (now - drawn_at_ < kRedrawSeconds) return;
-  draw(progress, "");
-  drawn_at_ = now;
+  const std::lock_guard lock(mutex_);
+  show(progress);
+  if (monotonic_seconds() - drawn_at_ >= kRedrawSeconds) draw(progress, "");
 }
 
 void ProgressDisplay::note(const std::string& text) {
   if (mode_ == ProgressMode::none) return;
+  const std::lock_guard lock(mutex_);
   if (drawn_.empty()) return write_out(file_, text + "\n");
   write_out(file_, "\r\x1b[K" + text + "\n" + drawn_);
 }
 
 void ProgressDisplay::end() {
+  const std::lock_guard lock(mutex_);
   if (!drawn_.empty()) write_out(file_, repeats_log_ ? "\r\x1b[K" : "\n");
   drawn_.clear();
 }

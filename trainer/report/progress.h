@@ -1,9 +1,16 @@
 // The progress display of a run: one line that is redrawn on a terminal, otherwise plain lines.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "platform/base/thread_safety.hpp"
 
 namespace concord {
 
@@ -14,6 +21,7 @@ struct Progress {
   int64_t step = 0;
   int64_t max_steps = 0;  // 0: unknown
   std::optional<double> loss = std::nullopt;
+  std::vector<std::pair<std::string, double>> of_pairs = {};  // their accuracy and margin, by name
   std::optional<double> learning_rate = std::nullopt;
   std::optional<double> grad_norm = std::nullopt;
   std::string skipped = {};  // text about skipped updates; a norm that is not finite is then omitted
@@ -37,15 +45,16 @@ std::string duration_text(double seconds);
 std::string count_text(double count);
 
 // Draws on a file descriptor. Each redraw is one write without clearing, so nothing flickers; the terminal's width is
-// queried each time, so it may be resized. Write errors are ignored: a closed terminal does not end the training.
-// Threads: one at a time.
+// queried each time, so it may be resized. Between calls a thread redraws the line every second, so that the time left
+// runs down during long steps. Write errors are ignored: a closed terminal does not end the training. Threads: any.
 class ProgressDisplay {
  public:
   ProgressDisplay(int file, ProgressMode mode);
-  ~ProgressDisplay() { end(); }
+  ~ProgressDisplay();
   ProgressDisplay(const ProgressDisplay&) = delete;
   ProgressDisplay& operator=(const ProgressDisplay&) = delete;
 
+  bool is_redrawn() const { return mode_ == ProgressMode::line; }
   void logged(const Progress& progress);  // prints a permanent log line above the redrawn one
   void moved(const Progress& progress);   // only redraws, at most ten times a second
   void note(const std::string& text);     // prints whole lines above the redrawn one
@@ -53,13 +62,21 @@ class ProgressDisplay {
 
  private:
   // |above| are permanent lines, printed in the same write.
-  void draw(const Progress& progress, const std::string& above);
+  void draw(const Progress& progress, const std::string& above) CONCORD_REQUIRES(mutex_);
+  void show(const Progress& progress) CONCORD_REQUIRES(mutex_);
+  void redraw_every_second();
 
-  int file_;
+  const int file_;
   ProgressMode mode_;
-  std::string drawn_;         // content of the terminal's last line; empty: nothing drawn
-  bool repeats_log_ = false;  // it shows no more than the log line above it
-  double drawn_at_ = 0;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool is_ended_ CONCORD_GUARDED_BY(mutex_) = false;
+  Progress shown_ CONCORD_GUARDED_BY(mutex_);             // values of the last call
+  std::string drawn_ CONCORD_GUARDED_BY(mutex_);          // content of the terminal's last line; empty: nothing drawn
+  bool repeats_log_ CONCORD_GUARDED_BY(mutex_) = false;   // it shows no more than the log line above it
+  double shown_at_ CONCORD_GUARDED_BY(mutex_) = 0;
+  double drawn_at_ CONCORD_GUARDED_BY(mutex_) = 0;
+  std::thread redrawing_;  // started by the first line that is drawn
 };
 
 }  // namespace concord

@@ -8,13 +8,16 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cmath>
+#include <thread>
 #include <vector>
 
 namespace concord {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 Progress whole() {
   return {.step = 120,
@@ -159,6 +162,24 @@ TEST(Progress, OnATerminalTheLineIsRedrawnInPlaceWithoutClearingFirst) {
   terminal.seen();
   unlogged.end();
   EXPECT_EQ(terminal.seen(), "\r\n");  // the terminal's own return
+}
+
+TEST(Progress, TheTimeLeftRunsDownDuringALongStep) {
+  const Terminal terminal(60);
+  ProgressDisplay display(terminal.file(), ProgressMode::automatic);
+  display.moved(whole());
+  EXPECT_THAT(terminal.seen(), HasSubstr("1:02:03 left"));
+  std::string seen;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (seen.empty() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    seen = terminal.seen();
+  }
+  EXPECT_THAT(seen, testing::AllOf(HasSubstr("loss 3.2146"), HasSubstr(" left"), Not(HasSubstr("1:02:03"))));
+  display.end();
+  terminal.seen();
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  EXPECT_EQ(terminal.seen(), "") << "drawn after the end";
 }
 
 TEST(Progress, ANoteStandsAboveTheLine) {

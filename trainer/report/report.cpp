@@ -20,6 +20,7 @@ namespace {
 
 // Decay of the step time estimate, so that an evaluation or a checkpoint between two log lines changes it little.
 constexpr double kNewStepWeight = 0.2;
+constexpr double kRefreshSeconds = 1;  // age of the values on the terminal's line
 
 double system_clock_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -41,6 +42,13 @@ LoggedStep last_earlier_step(const RunDescription& run) {
 
 void add_to(NamedValues* scalars, const std::string& group, const NamedValues& extra) {
   for (const auto& [name, value] : extra) scalars->emplace_back(group + name, value);
+}
+
+// TensorBoard's group replaces the prefix, as in HF: eval/accuracy is eval_accuracy.
+void add_evaluated(NamedValues* scalars, const NamedValues& extra) {
+  constexpr std::string_view kPrefix = "eval_";
+  for (const auto& [name, value] : extra)
+    scalars->emplace_back("eval/" + (name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name), value);
 }
 
 // Returns the values with Hugging Face's names for tracking services.
@@ -109,6 +117,7 @@ struct TrainingReport::Parts {
   LoggedStep logged(const StepReport& report);
   void add_samples(const EvalReport& report);
   void measure(const StepReport& report);
+  void set_time_left(int64_t steps, double seconds);
   void track(const TrackedValues& logged);
   void show_notes();
 
@@ -125,6 +134,7 @@ struct TrainingReport::Parts {
   int64_t step;             // last logged step
   int64_t reached;          // last known step
   double step_seconds = 0;  // per step, smoothed
+  double values_at = 0;     // time of |progress|; 0: it has no values yet
   BestResult best;
 };
 
@@ -155,6 +165,7 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
                    .learning_rate = report.learning_rate,
                    .grad_norm = report.grad_norm,
                    .tokens = last.tokens + report.tokens,
+                   .samples = last.samples + report.samples,
                    .tokens_per_second = report.seconds > 0 ? static_cast<double>(report.tokens) / report.seconds : 0,
                    .seconds = report.seconds,
                    .memory_bytes = report.memory_bytes,
@@ -171,15 +182,19 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
   return entry;
 }
 
-// Estimates the remaining time from the step time.
+// Estimates the remaining time from the step time; before the first log line, from |steps| that took |seconds|.
+void TrainingReport::Parts::set_time_left(int64_t steps, double seconds) {
+  const double each = step_seconds > 0 || steps == 0 ? step_seconds : seconds / static_cast<double>(steps);
+  if (run.max_steps > 0 && each > 0)
+    progress.seconds_left = each * static_cast<double>(std::max<int64_t>(0, run.max_steps - progress.step));
+}
+
 void TrainingReport::Parts::measure(const StepReport& report) {
   const int64_t covered = report.step - step;
   if (covered > 0 && report.seconds > 0) {
     const double now = report.seconds / static_cast<double>(covered);
     step_seconds = step_seconds == 0 ? now : step_seconds + kNewStepWeight * (now - step_seconds);
   }
-  if (run.max_steps > 0 && step_seconds > 0)
-    progress.seconds_left = step_seconds * static_cast<double>(run.max_steps - report.step);
 }
 
 TrainingReport::TrainingReport(const RunDescription& run, std::vector<std::unique_ptr<Tracker>> trackers)
@@ -193,7 +208,7 @@ void TrainingReport::begin() {
   parts_->show_notes();
 }
 
-void TrainingReport::on_progress(int64_t step) {
+bool TrainingReport::on_progress(int64_t step) {
   Parts& parts = *parts_;
   parts.reached = std::max(parts.reached, step);
   Progress progress = parts.progress;
@@ -201,7 +216,19 @@ void TrainingReport::on_progress(int64_t step) {
     *progress.seconds_left -= parts.step_seconds * static_cast<double>(step - progress.step);
   progress.step = step;
   parts.show_notes();  // also resends what a service did not accept before
-  parts.display.moved(progress);
+  const bool is_stale = parts.display.is_redrawn() && parts.run.clock() - parts.values_at >= kRefreshSeconds;
+  if (!is_stale) parts.display.moved(progress);  // else on_recent or on_step will
+  return is_stale;
+}
+
+void TrainingReport::on_recent(const RecentSteps& recent) {
+  Parts& parts = *parts_;
+  parts.values_at = parts.run.clock();
+  parts.progress.step = parts.reached;
+  if (!std::isnan(recent.loss)) parts.progress.loss = recent.loss;
+  if (recent.seconds > 0) parts.progress.tokens_per_second = static_cast<double>(recent.tokens) / recent.seconds;
+  parts.set_time_left(recent.steps, recent.seconds);
+  parts.display.moved(parts.progress);
 }
 
 void TrainingReport::on_step(const StepReport& report) {
@@ -219,13 +246,16 @@ void TrainingReport::on_step(const StepReport& report) {
   }
   parts.track(tracked(entry));
   parts.measure(report);
+  parts.values_at = entry.time;
   parts.progress.step = entry.step;
+  parts.set_time_left(0, 0);
   parts.progress.loss = entry.loss;
   parts.progress.learning_rate = entry.learning_rate;
   parts.progress.grad_norm = entry.grad_norm;
   parts.progress.skipped = skipped_text(report, report.step - parts.step);
   parts.progress.tokens_per_second = entry.tokens_per_second;
   parts.progress.mfu = entry.mfu;
+  parts.progress.of_pairs = pair_figures(entry.extra, "");
   parts.progress.memory_bytes = entry.memory_bytes;
   parts.display.logged(parts.progress);
   parts.step = entry.step;
@@ -247,7 +277,7 @@ void TrainingReport::on_eval(const EvalReport& report) {
   parts.eval_metrics.append(metrics_line(entry) + "\n");
   if (parts.events) {
     NamedValues scalars = {{"eval/loss", entry.loss}, {"eval/tokens_per_second", entry.tokens_per_second}};
-    add_to(&scalars, "eval/", entry.extra);
+    add_evaluated(&scalars, entry.extra);
     parts.events->add(entry.time, entry.step, scalars);
   }
   parts.track(tracked(entry));

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,6 +42,14 @@ struct StepReport {
   int64_t memory_bytes = 0;                       // peak memory of this device so far; 0: unknown
   std::optional<RankTable> ranks = std::nullopt;  // times of all ranks; nullopt: not measured
   NamedValues extra = {};                         // additional values: loss_scale, num_zeros_in_grad, skipped_iter, ...
+};
+
+// The steps after the last logged one.
+struct RecentSteps {
+  int64_t steps = 0;
+  double loss = 0;      // of the last step; NaN: unknown
+  int64_t tokens = 0;   // over all ranks
+  double seconds = 0;
 };
 
 struct EvalReport {
@@ -74,6 +83,9 @@ struct RunDescription {
   int64_t train_batch_size = 0;  // per_device_train_batch_size
   int64_t world_size = 1;
   NamedTexts configuration = {};  // arguments as printed, for the page
+  std::set<std::string> changed = {};  // names in |configuration| whose values are not the defaults
+  int64_t parameters = 0;              // of the model; 0: unknown
+  int64_t trained_parameters = 0;
   NamedTexts opening = {};        // first lines of output about the run: {"steps", "400, 819k tokens"}
   NamedTexts layout = {};         // "tensor parallel": "2", device, plugin, ...: for the page and the summary
   std::optional<double> loss_floor = std::nullopt;  // lower bound of the loss, drawn if known
@@ -94,6 +106,7 @@ struct FinishReport {
   std::string reason = "finished";     // "finished", "stopped by SIGTERM after step 12"
   NamedTexts files = {};               // additional paths for the summary: {"model", "out/model"}
   std::vector<std::string> next = {};  // suggested next commands, one line each
+  RecentSteps unlogged = {};           // steps after the last logged one
 };
 
 class TrainingReport {
@@ -107,8 +120,11 @@ class TrainingReport {
   // Prints |opening| of the description and starts the trackers. Call before the first step.
   void begin();
   // Call after every step, logged or not: redraws the line on the terminal, at most ten times a second, and sets
-  // global_step of the state. Plain output prints nothing.
-  void on_progress(int64_t step);
+  // global_step of the state. Plain output prints nothing. Returns whether the line shows no values, or values that are
+  // older than a second: then call on_recent.
+  bool on_progress(int64_t step);
+  // Shows loss, tokens/s and time left on the line of the terminal, without a log line. Call after on_progress.
+  void on_recent(const RecentSteps& recent);
   void on_step(const StepReport& report);
   void on_eval(const EvalReport& report);
   // Prints a line of text above the progress line.

@@ -106,6 +106,28 @@ TEST_F(ReportTest, SkippedStepsSayHowManyAndWhatBecameOfTheLossScale) {
   EXPECT_THAT(read("terminal"), HasSubstr("  skipped, nothing to train on (iterations_to_skip, or no labels)  "));
 }
 
+TEST_F(ReportTest, LinesOfPairsHaveTheirAccuracyAndMargin) {
+  TrainingReport report(description());
+  StepReport step = step_at(2);
+  step.samples = 8;
+  step.extra = {{"rewards/chosen", 1}, {"rewards/accuracies", 0.75}, {"rewards/margins", -0.125}};
+  report.on_step(step);
+  EXPECT_THAT(read("terminal"), HasSubstr("loss 2.0000  accuracy 0.7500  margin -0.1250  lr 1.00e-03"));
+  report.on_step(step);
+  EXPECT_EQ(read_history(folder_ / "out/run").steps[1].samples, 16);
+  report.on_eval({.step = 2, .loss = 1.5, .seconds = 2, .extra = {{"eval_accuracy", 0.5}, {"eval_margin", 3}}});
+  EXPECT_THAT(read("terminal"), HasSubstr("step 2: evaluation loss 1.5000, accuracy 0.5000, margin 3.0000 in 2.0 s"));
+}
+
+TEST_F(ReportTest, TensorBoardHasTheNamesOfEvaluationsOnce) {
+  TrainingReport report(description());
+  report.on_eval({.step = 2, .loss = 1.5, .extra = {{"eval_accuracy", 0.5}, {"eval_rewards/margins", 3}}});
+  const std::filesystem::directory_iterator file(folder_ / "out/run/runs");
+  const std::string events = read("out/run/runs/" + file->path().filename().string());
+  for (const char* tag : {"eval/loss", "eval/accuracy", "eval/rewards/margins"}) EXPECT_THAT(events, HasSubstr(tag));
+  EXPECT_THAT(events, testing::Not(HasSubstr("eval_")));
+}
+
 TEST_F(ReportTest, TheStateHasHuggingFacesKeysAndNoOthers) {
   TrainingReport report(description());
   report.on_step(step_at(2));
@@ -153,6 +175,18 @@ TEST_F(ReportTest, TheStateKnowsOfStepsThatWereNotLogged) {
   const json state = json::parse(report.state_json());
   EXPECT_EQ(state.at("global_step"), 3);
   EXPECT_EQ(state.at("log_history").size(), 1u);
+}
+
+// The clock advances by a second per reading, so the values are old whenever they are asked for.
+TEST_F(ReportTest, TheLineOfATerminalHasValuesBeforeAStepIsLogged) {
+  RunDescription run = description();
+  EXPECT_FALSE(TrainingReport(run).on_progress(1)) << "a file has no line to redraw";
+  run.progress = ProgressMode::line;
+  TrainingReport report(run);
+  EXPECT_TRUE(report.on_progress(2));
+  report.on_recent({.steps = 2, .loss = 3.5, .tokens = 100, .seconds = 4});
+  EXPECT_THAT(read("terminal"), HasSubstr("loss 3.5000  25 tokens/s  0:16 left"));
+  EXPECT_THAT(read("out/run/metrics.jsonl"), "") << "nothing is logged";
 }
 
 TEST_F(ReportTest, AResumedRunGoesOnWhereItWas) {

@@ -17,6 +17,10 @@ std::string opening_text(const RunDescription& run);
 // Returns the text printed at the end: the result, the paths of files, suggested next commands.
 std::string summary_text(const RunDescription& run, const RunHistory& history, const FinishReport& end);
 
+// Returns the accuracy and the margin of pairs in |extra|, with short names and |prefix| before those in |extra|; empty
+// unless the run learns from pairs.
+NamedValues pair_figures(const NamedValues& extra, const std::string& prefix);
+
 // Returns one line about an evaluation.
 std::string evaluation_line(const LoggedEval& eval);
 

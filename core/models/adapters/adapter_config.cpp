@@ -14,6 +14,7 @@
 #include "core/base/files/input_file.h"
 #include "core/base/parse_json.h"
 #include "core/base/quoted.h"
+#include "core/base/refused_combinations.h"
 
 namespace concord {
 namespace {
@@ -63,7 +64,8 @@ void check_init(const AdapterConfig& config) {
                     quoted(init), kMaxIterations));
   }
   if (config.use_dora) {
-    throw ConfigError(fmt::format("init_lora_weights {} with use_dora is not supported; choose one of them", init));
+    throw ConfigError(
+        refusal_message(Refused::dora_with_init, fmt::format("use_dora with init_lora_weights {}", init)));
   }
   const bool negative = config.lora_alpha < 0 || std::any_of(
                                                      config.alpha_pattern.begin(), config.alpha_pattern.end(),
@@ -173,11 +175,12 @@ void refuse_other_methods(const Fields& fields) {
   }
   const std::string unsupported = "is not supported; use an adapter without it";
   for (const char* key :
-       {"bias", "lora_bias", "fan_in_fan_out", "layers_to_transform", "layers_pattern", "target_parameters",
+       {"bias", "lora_bias", "fan_in_fan_out", "layers_to_transform", "layers_pattern",
         "trainable_token_indices", "use_qalora", "use_bdlora", "alora_invocation_tokens", "arrow_config",
         "layer_replication", "velora_config", "monteclora_config"}) {
     fields.require_off(key, unsupported);
   }
+  fields.require_off("target_parameters", refusal_message(Refused::experts_in_one_tensor));
   // With these the files are of weights that peft changed as it made the adapter.
   if (!fields.has("init_lora_weights") || !fields.is_text("init_lora_weights")) return;
   const std::string init = fields.text("init_lora_weights");
@@ -208,10 +211,6 @@ AdapterModules::AdapterModules(AdapterConfig config) : config_(std::move(config)
   check_alpha(config_.lora_alpha, "lora_alpha");
   if (!(config_.lora_dropout >= 0 && config_.lora_dropout < 1)) {
     throw ConfigError(fmt::format("lora_dropout is {:g}; must be >= 0 and < 1", config_.lora_dropout));
-  }
-  if (config_.use_dora && config_.lora_dropout > 0) {
-    throw ConfigError(fmt::format("use_dora with a lora_dropout of {:g} is not supported; set one of them to 0",
-                                  config_.lora_dropout));
   }
   check_init(config_);
   if (!config_.target_pattern.empty()) pattern_ = compiled(config_.target_pattern);

@@ -149,15 +149,15 @@ TEST(AdapterConfig, BeginningsThatDoNotExistAreRefused) {
   for (const char* wrong : {"pisa", "pissa_niter_", "pissa_niter_0", "pissa_niter_4x", "false", ""}) {
     EXPECT_THAT(refused(wrong), HasSubstr("must be true, pissa, pissa_niter_N")) << wrong;
   }
-  EXPECT_THAT(refused("olora", /*dora=*/true), HasSubstr("with use_dora is not supported"));
+  EXPECT_THAT(refused("olora", /*dora=*/true), HasSubstr("use_dora with init_lora_weights olora is not supported"));
   EXPECT_THAT(refused("pissa", false, -1), HasSubstr("needs a positive lora_alpha"));
 }
 
 TEST(AdapterConfig, WhatCannotBeComputedIsRefused) {
   EXPECT_THAT(refused_file(R"("peft_type": "IA3")"), AllOf(HasSubstr("a.json"), HasSubstr("IA3")));
-  EXPECT_THAT(refused_file(R"("use_dora": true, "lora_dropout": 0.1)"),
-              HasSubstr("use_dora with a lora_dropout of 0.1"));
   EXPECT_THAT(refused_file(R"("bias": "all")"), HasSubstr("bias is \"all\""));
+  EXPECT_THAT(refused_file(R"("target_parameters": ["mlp.experts.gate_up_proj"])"),
+              AllOf(HasSubstr("target_parameters is ["), HasSubstr("such as on the experts of GPT-OSS is not")));
   for (const char* init : {"pissa", "pissa_niter_16", "olora", "loftq"}) {
     EXPECT_THAT(refused_file(fmt::format(R"("init_lora_weights": "{}")", init)), HasSubstr("weight_conversion"));
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/base/refused_combinations.h"
 
 namespace concord {
 namespace {
@@ -45,7 +46,8 @@ ParameterPlan* AdapterPlan::add_magnitude(const std::string& module, Dim rows, c
   return &plan;
 }
 
-void AdapterPlan::add_column(const std::string& layer, const std::vector<Module>& modules, int64_t inputs) {
+void AdapterPlan::add_column(const std::string& layer, const std::vector<Module>& modules, int64_t inputs,
+                             int64_t uses) {
   struct Outer {
     const Module* module;
     int64_t rank, first_row;
@@ -62,16 +64,20 @@ void AdapterPlan::add_column(const std::string& layer, const std::vector<Module>
     ranks += shape->rank;
   }
   if (inner.empty()) return;
-  add(lora_name(layer, "A"), {{ranks}, {inputs}}, a_init(inputs), inner).partial_over_tp = list_.splits_tokens();
+  ParameterPlan& a = add(lora_name(layer, "A"), {{ranks}, {inputs}}, a_init(inputs), inner);
+  a.partial_over_tp = list_.splits_tokens();
+  a.uses = uses;
   for (const auto& [module, rank, first_row] : outer) {
     const bool is_cut = module->rows.cut.has_value();
     ParameterPlan& b = add(lora_name(module->name, "B"), {module->rows, {rank}}, constant_init(0), module->joined);
     b.spec.joined = !module->joined.empty();
     b.partial_over_tp = !is_cut && list_.splits_tokens();
+    b.uses = uses;
     const int64_t own_row = is_cut ? first_row / list_.options().tp : first_row;
     ParameterPlan* const magnitude = add_magnitude(module->name, module->rows, layer, own_row);
     if (magnitude == nullptr) continue;
     magnitude->partial_over_tp = !is_cut && list_.splits_tokens();
+    magnitude->uses = uses;
     magnitude->spec.pieces = module->joined;
     magnitude->spec.joined = !module->joined.empty();
   }
@@ -107,15 +113,13 @@ std::optional<LowRankShape> AdapterPlan::find_experts(const std::string& module)
 
 void AdapterPlan::check_experts(const std::string& module) const {
   const AdapterConfig& adapter = list_.options().adapter->config();
-  const char* const unsupported = adapter.lora_dropout > 0          ? "lora_dropout"
-                                  : adapter.use_dora                ? "use_dora"
-                                  : adapter.modifies_base_weights() ? "init_lora_weights"
-                                                                    : nullptr;
-  if (unsupported == nullptr) return;
-  throw ConfigError(
-      fmt::format("{} is not supported for pairs of experts ({}); leave it out, or choose a lora_target without "
-                  "them, such as self_attn.q_proj,self_attn.k_proj,self_attn.v_proj,self_attn.o_proj",
-                  unsupported, module));
+  if (adapter.use_dora) {
+    throw ConfigError(refusal_message(Refused::dora_of_experts, fmt::format("use_dora for experts ({})", module)));
+  }
+  if (adapter.modifies_base_weights()) {
+    throw ConfigError(refusal_message(Refused::init_of_experts, fmt::format("init_lora_weights {} for experts ({})",
+                                                                            adapter.init_lora_weights, module)));
+  }
 }
 
 void AdapterPlan::add_expert(const std::string& name, Dim rows, Dim columns, WeightInit init,

@@ -23,8 +23,8 @@ class AdapterPlan {
     Dim rows;
     std::vector<Piece> joined = {};  // parts of the rows, if files store them as one tensor
   };
-  // Plans A and B of a layer that is replicated or split by its outputs.
-  void add_column(const std::string& layer, const std::vector<Module>& modules, int64_t inputs);
+  // Plans A and B of a layer that is replicated or split by its outputs, and that a micro-batch uses |uses| times.
+  void add_column(const std::string& layer, const std::vector<Module>& modules, int64_t inputs, int64_t uses = 1);
   // Plans A and B of a layer that is split by its inputs.
   void add_row(const std::string& module, int64_t inputs);
   // Plans A and B of every expert in |stack|; module names have {} for the index of the expert. Throws ConfigError if

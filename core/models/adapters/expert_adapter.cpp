@@ -3,7 +3,9 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include "core/ops/dropout.h"
 #include "core/ops/moe/grouped_linear.h"
+#include "core/parallel/recompute.h"
 
 namespace concord {
 
@@ -25,7 +27,13 @@ ExpertAdapter::ExpertAdapter(const LayerContext& context, const std::string& sta
 
 Tensor ExpertAdapter::added_to(const Tensor& y, const Tensor& rows, const Tensor& ends) const {
   if (a_ == nullptr || context_->adapter_off) return y;
-  const Tensor z = grouped_linear(rows, a_->used(), ends, a_->grad_sink());
+  const double p = context_->adapter->config().lora_dropout;
+  Tensor input = rows;
+  if (p > 0 && is_differentiating()) {
+    const auto scope = context_->rng->fork(kExpertParallelRng);
+    input = dropout(rows, p, context_->rng->current());
+  }
+  const Tensor z = grouped_linear(input, a_->used(), ends, a_->grad_sink());
   std::vector<Tensor> all;
   int64_t next = 0, row = 0;
   const auto none_until = [&](int64_t column) {

@@ -1,6 +1,8 @@
 // LoRA matrices of a stack of experts: each expert has its own A and B, like its linear layer in peft. Returns its
 // input unchanged without an adapter or if experts are not targets.
 //
+// Dropout is drawn from the expert-parallel stream: each rank has other rows, or other parts of them. peft has none.
+//
 // Over the expert-tensor-parallel group the matrices are split like the stack: gate and up have A whole and B split,
 // down has A split and B whole. The ranks of that group add up their results anyway, so nothing more is communicated;
 // gradients of whole matrices are partial over it.

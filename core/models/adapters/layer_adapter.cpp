@@ -63,12 +63,19 @@ LayerAdapter::LayerAdapter(const LayerContext& context, const std::string& layer
   }
 }
 
+// As peft's, dropout is of training: what is not differentiated computes without it.
+bool LayerAdapter::drops() const { return dropout_ > 0 && is_differentiating(); }
+
+Tensor LayerAdapter::dropped(const Tensor& x) const {
+  const auto scope = rng_->fork(draws_apart_ ? kModelParallelRng : kDefaultRng);
+  return concord::dropout(x, dropout_, rng_->current());
+}
+
 LowRank LayerAdapter::pair() const {
   if (is_off()) return {};
-  // As peft's, dropout is of training: what is not differentiated computes without it.
   LowRank pair{.a_ri = a_->used(),
                .sink = a_->grad_sink(),
-               .dropout = is_differentiating() ? dropout_ : 0,
+               .dropout = drops() ? dropout_ : 0,
                .rng = rng_,
                .draws_apart = draws_apart_};
   for (const Part& part : parts_) pair.parts.push_back({part.b->used(), part.column, part.scale, part.b->grad_sink()});
@@ -79,41 +86,50 @@ Tensor LayerAdapter::column(const Tensor& x, const Parameter& weight, const Para
                             const ParallelLinearOptions& given) const {
   ParallelLinearOptions options = given;
   options.nf4 = weight.nf4.get();
-  const Tensor plain_bias = scales() ? Tensor() : value_of(bias);
-  const Tensor y = column_parallel_linear(x, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair());
-  if (!scales()) return y;
-  const Tensor scaled = y.mul(factors(weight.values(), /*cut_by_inputs=*/false));
-  return bias == nullptr ? scaled : scaled.add(bias->used());
+  const auto product = [&](const Tensor& input, const LowRank& pair, const Tensor& plain_bias = {}) {
+    return column_parallel_linear(input, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair);
+  };
+  if (!scales()) return product(x, pair(), value_of(bias));
+  return scaled(x, product, bias, weight.values(), /*cut_by_inputs=*/false);
 }
 
 Tensor LayerAdapter::row(const Tensor& x, const Parameter& weight, const Parameter* bias,
                          const ParallelLinearOptions& given) const {
   ParallelLinearOptions options = given;
   options.nf4 = weight.nf4.get();
-  const Tensor plain_bias = scales() ? Tensor() : value_of(bias);
-  const Tensor y = row_parallel_linear(x, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair());
-  if (!scales()) return y;
-  const Tensor scaled = y.mul(factors(weight.values(), /*cut_by_inputs=*/true));
-  return bias == nullptr ? scaled : scaled.add(bias->used());
+  const auto product = [&](const Tensor& input, const LowRank& pair, const Tensor& plain_bias = {}) {
+    return row_parallel_linear(input, weight.used(), plain_bias, *tp_, options, weight.grad_sink(), pair);
+  };
+  if (!scales()) return product(x, pair(), value_of(bias));
+  return scaled(x, product, bias, weight.values(), /*cut_by_inputs=*/true);
 }
 
 Tensor LayerAdapter::whole(const Tensor& x_own, const Parameter& weight, const Parameter* bias,
                            std::optional<c10::ScalarType> type) const {
   const Tensor x = type ? x_own.to(*type) : x_own;
   if (is_off()) return linear_of(x, weight, bias);
-  const Tensor y = linear_of(x, weight, scales() ? nullptr : bias).add(low_rank(x, weight.value.size(0)));
-  if (!scales()) return y;
-  const Tensor scaled = y.mul(factors(weight.used(), /*cut_by_inputs=*/false));
-  return bias == nullptr ? scaled : scaled.add(bias->used());
+  const int64_t columns = weight.value.size(0);
+  if (!scales()) return linear_of(x, weight, bias).add(low_rank(drops() ? dropped(x) : x, columns));
+  const auto product = [&](const Tensor& input, const LowRank& pair) {
+    const Tensor y = linear_of(input, weight);
+    return pair.empty() ? y : y.add(low_rank(input, columns));
+  };
+  return scaled(x, product, bias, weight.used(), /*cut_by_inputs=*/false);
+}
+
+template <class Product>
+Tensor LayerAdapter::scaled(const Tensor& x, const Product& product, const Parameter* bias, const Tensor& weight,
+                            bool cut_by_inputs) const {
+  const Tensor input = drops() ? dropped(x) : x;
+  LowRank own = pair();
+  own.dropout = 0;
+  Tensor y = product(input, own).mul(factors(weight, cut_by_inputs));
+  if (drops()) y = y.add(product(x.sub(input), LowRank()));
+  return bias == nullptr ? y : y.add(bias->used());
 }
 
 Tensor LayerAdapter::low_rank(const Tensor& x, int64_t columns) const {
-  Tensor input = x;
-  if (dropout_ > 0 && is_differentiating()) {
-    const auto scope = rng_->fork(draws_apart_ ? kModelParallelRng : kDefaultRng);
-    input = concord::dropout(x, dropout_, rng_->current());
-  }
-  const Tensor z = linear_of(input, *a_);
+  const Tensor z = linear_of(x, *a_);
   std::vector<Tensor> all;
   int64_t next = 0, row = 0;
   const auto none_until = [&](int64_t column) {

@@ -2,7 +2,9 @@
 // or the layer is not a target.
 //
 // With DoRA the rows of W' = W + scale * B A are scaled to trained lengths m: y = x W'^T * m / |W'| + bias, where the
-// norms are constants in the gradient, as in peft. They are computed without W', from W A^T and A A^T.
+// norms are constants in the gradient, as in peft. They are computed without W', from W A^T and A A^T. With dropout the
+// length that A and B change is that of the product with the dropped input d, as in peft: with f = m / |W'|
+//   y = W x + (f - 1) W d + f scale * B A d + bias = f (W d + scale * B A d) + W (x - d) + bias
 #pragma once
 
 #include <optional>
@@ -50,9 +52,15 @@ class LayerAdapter {
   };
 
   LowRank pair() const;
-  // Returns the adapter's output for |x|, all columns.
+  // Returns the output of A and B for |x|, all columns.
   at::Tensor low_rank(const at::Tensor& x, int64_t columns) const;
   bool scales() const { return !is_off() && !parts_.empty() && parts_.front().magnitude != nullptr; }
+  bool drops() const;
+  at::Tensor dropped(const at::Tensor& x) const;
+  // Returns the layer with DoRA. product(x, pair) is the layer without its bias, plus the output of |pair|.
+  template <class Product>
+  at::Tensor scaled(const at::Tensor& x, const Product& product, const Parameter* bias, const at::Tensor& weight,
+                    bool cut_by_inputs) const;
   at::Tensor factors(const at::Tensor& weight, bool cut_by_inputs) const;
   at::Tensor norms_of(const Part& part, const at::Tensor& a_ri, const at::Tensor& weight, bool cut_by_inputs) const;
 

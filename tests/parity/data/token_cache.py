@@ -215,7 +215,7 @@ def check_data_sets(runs):
     blend = f"{runs.folder / 'named.jsonl'},{runs.folder / 'talk.jsonl'}"
     assert both == runs.train("--train_data_blend", blend, "--shuffle", "false", cache="none")[0]
     assert both != runs.train("--train_data", runs.folder / "named.jsonl", "--shuffle", "false", cache="none")[0]
-    assert "cannot be blended" in runs.train("--dataset", "pairs,other", "--dataset_dir", folder, "--stage", "rm", code=2)
+    assert "train on pairs" in runs.train("--dataset", "pairs,other", "--dataset_dir", folder, "--stage", "rm", code=2)
     assert "nothing before or after a comma" in runs.train("--dataset", "named,", "--dataset_dir", folder, code=2)
     assert "it has: " in runs.train("--dataset", "named,nothing", "--dataset_dir", folder, code=2)
     assert "it has: " in runs.train("--dataset", "nothing", "--dataset_dir", folder, code=2)

@@ -49,6 +49,14 @@ TEST_F(TrainOutput, BeginsWithWhatItIsAboutToDoAndWhatChangesNothing) {
   EXPECT_EQ(count_of(first, "dataloader_pin_memory has no effect"), 1u) << said;
 }
 
+TEST_F(TrainOutput, WhatIsNotFrozenIsCounted) {
+  // The embedding and the output layer, 320 x 64 each, are not tied; the final norm has 64 elements.
+  EXPECT_THAT(said_by({"--freeze", "layers"}), HasSubstr("trains     what is not frozen: 41024 parameters, "));
+  std::ifstream page(path("out/report.html"));
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(page), {}),
+              HasSubstr("<b>41.0k</b><span>trained parameters</span>"));
+}
+
 TEST_F(TrainOutput, DataForEvaluationIsUsedWithoutAStrategyAlsoWhereTheRunEndsInsideOfAnEpoch) {
   EXPECT_THAT(said_by({"--eval_data", write_jsonl(path("eval.jsonl"), 4)}),
               HasSubstr("after every epoch and at the end"));
@@ -140,6 +148,50 @@ TEST_F(TrainOutput, AnErrorThatAllRanksShareIsPrintedOnce) {
     said += rank->err();
   }
   EXPECT_EQ(count_of(said, "learning_rate is 'fast'"), 1u) << said;
+}
+
+// The command after `continue: ` in the last line of |text|; empty if that is another line.
+std::string command_to_continue(std::string text) {
+  if (text.ends_with('\n')) text.pop_back();
+  const std::string last = text.substr(text.rfind('\n') + 1), begin = "continue: ";
+  return last.starts_with(begin) ? last.substr(begin.size()) : "";
+}
+
+TEST_F(TrainOutput, ARunThatWasStoppedEndsWithTheCommandThatContinuesIt) {
+  for (const char* ranks : {"1", "2"}) {
+    fs::remove_all(path("out"));
+    const std::vector<std::string> words =
+        train_args({"--nproc", ranks, "--max_steps", "1000000", "--save_steps", "20", "--logging_steps", "500000",
+                    "--exit_interval", "500000", "--run_name", "it's", "--overwrite_output_dir"});
+    TrainProgram program(words);
+    ASSERT_TRUE(program.process().wait_for_text("Training Qwen2ForCausalLM"));
+    ASSERT_TRUE(poll_until([&] { return fs::exists(path("out/checkpoint-20")); }));
+    program.process().signal(SIGINT);
+    EXPECT_EQ(program.exit_code(), 128 + SIGINT) << program.err();
+    EXPECT_THAT(program.out(), HasSubstr("none logged yet: logging_steps is 500000"));
+    const std::string command = command_to_continue(program.out());
+    EXPECT_THAT(command, testing::EndsWith(" --run_name 'it'\\''s' --resume_from_checkpoint true"));
+    RunningProcess shell({"/bin/sh", "-c", command + " --max_steps 1 --print_config"});
+    shell.wait();
+    EXPECT_THAT(shell.out(), AllOf(HasSubstr("run_name: \"it's\""), HasSubstr("resume_from_checkpoint: \"true\"")));
+  }
+}
+
+TEST_F(TrainOutput, OnlyARunThatCanBeContinuedEndsWithTheCommandThatDoesIt) {
+  const auto command_of = [&](const std::vector<std::string>& more) {
+    TrainProgram program(train_args(more));
+    const int exit_code = program.exit_code();
+    return command_to_continue(exit_code == 2 ? program.err() : program.out());
+  };
+  std::ofstream(path("start.yaml")) << "finetune: true\nno_load_optim: true\n";
+  const std::string config = path("start.yaml");
+  EXPECT_THAT(command_of({"--config", config, "--exit_interval", "2"}),
+              testing::EndsWith(" --config " + config + " --exit_interval 2 --finetune false --no_load_optim false "
+                                "--resume_from_checkpoint true"));
+  EXPECT_THAT(command_of({"--nproc", "2"}), HasSubstr(" --nproc 2 --resume_from_checkpoint true"))
+      << "refused: the folder holds the run";
+  EXPECT_EQ(command_of({"--resume_from_checkpoint", "true", "--seed", "x"}), "") << "wrong usage";
+  EXPECT_EQ(command_of({"--resume_from_checkpoint", "true"}), "") << "finished";
 }
 
 TEST_F(TrainOutput, NothingThatItAdvisesNeedsTheSources) {

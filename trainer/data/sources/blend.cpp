@@ -65,14 +65,14 @@ class BlendedSource : public SampleSource {
     for (const auto& source : sources_) name_ += (name_.empty() ? "" : ", ") + source->name();
   }
 
-  int64_t size() const override { return static_cast<int64_t>(order_.size()); }
+  int64_t size() const override { return static_cast<int64_t>(order_.size()) * rows(); }
   Sample at(int64_t index) const override {
-    const BlendedSample& sample = order_[static_cast<size_t>(index)];
-    return sources_[sample.source]->at(place_in(sample));
+    const BlendedSample& sample = order_[static_cast<size_t>(index / rows())];
+    return sources_[sample.source]->at(place_in(sample) * rows() + index % rows());
   }
   int64_t length(int64_t index) const override {
-    const BlendedSample& sample = order_[static_cast<size_t>(index)];
-    return sources_[sample.source]->length(place_in(sample));
+    const BlendedSample& sample = order_[static_cast<size_t>(index / rows())];
+    return sources_[sample.source]->length(place_in(sample) * rows() + index % rows());
   }
   bool is_shuffled() const override { return true; }
   bool joins_documents() const override {
@@ -102,12 +102,15 @@ class BlendedSource : public SampleSource {
   const std::string& name() const override { return name_; }
 
  private:
-  // Individual samples are shuffled here, differently in every pass.
+  int64_t rows() const { return arguments_.rows_per_sample(); }
+
+  // Individual samples, or pairs, are shuffled here, differently in every pass.
   int64_t place_in(const BlendedSample& sample) const {
     const SampleSource& source = *sources_[sample.source];
-    const int64_t pass = sample.index / source.size(), place = sample.index % source.size();
+    const int64_t samples = source.size() / rows();
+    const int64_t pass = sample.index / samples, place = sample.index % samples;
     const bool shuffle = arguments_.shuffle && !(source.is_shuffled() && pass == 0);
-    return shuffle ? SampleOrder(arguments_.seed, pass, source.size(), true).at(place) : place;
+    return shuffle ? SampleOrder(arguments_.seed, pass, samples, true).at(place) : place;
   }
 
   std::vector<std::unique_ptr<SampleSource>> sources_;
@@ -207,7 +210,7 @@ std::unique_ptr<SampleSource> open_blend(const DataArguments& arguments) {
     sources.push_back(open_sample_source(one));
   }
   std::vector<int64_t> lengths;
-  for (const auto& source : sources) lengths.push_back(source->size());
+  for (const auto& source : sources) lengths.push_back(source->size() / arguments.rows_per_sample());
   // Megatron divides by the sum once more here, which may change the last bits.
   std::vector<BlendedSample> order =
       weights.empty() ? blend_all(lengths) : blend_by_weights(normalized(weights), sizes.total);

@@ -2,6 +2,7 @@
 // it.
 #include "trainer/data/sources/blend.h"
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -305,6 +306,48 @@ TEST(DocumentEnds, OfABlendNeedDocumentsInAllOfItsSources) {
   EXPECT_EQ(batch.labels, (std::vector<int64_t>{'b', kEnd, x, 'd', 'v', kEnd, x, 'x',  //
                                                 kEnd, x, 'f', kEnd, kEnd, x, 'z', kEnd}));
   EXPECT_EQ(batch.position_ids, (std::vector<int64_t>{0, 1, 2, 0, 0, 1, 2, 0, 0, 1, 0, 1, 0, 1, 0, 1}));
+}
+
+TEST(Blend, PairsStayTogetherInBlendsAndSplits) {
+  const Folder folder;
+  const auto file = [&](const std::string& prompts) {
+    std::string lines;
+    for (const char prompt : prompts) {
+      lines += fmt::format(R"({{"prompt": "{}", "chosen": "y", "rejected": "n"}})", prompt) + "\n";
+    }
+    return write_file(folder / (prompts + ".jsonl"), lines);
+  };
+  DataArguments arguments{.tokenizer = "byte", .shuffle = false, .pairs = true};
+  // Returns the prompts of all pairs, whose halves have to follow each other.
+  const auto prompts = [&] {
+    const auto source = open_sample_source(arguments);
+    std::string found;
+    for (int64_t i = 0; i < source->size(); i += 2) {
+      const Sample chosen = source->at(i), rejected = source->at(i + 1);
+      EXPECT_EQ(chosen.ids.at(0), rejected.ids.at(0));
+      EXPECT_EQ(chosen.ids.at(1), 'y');
+      EXPECT_EQ(rejected.ids.at(1), 'n');
+      EXPECT_EQ(source->length(i), static_cast<int64_t>(chosen.ids.size()));
+      found += static_cast<char>(chosen.ids.at(0));
+    }
+    return found;
+  };
+  arguments.blend = {file("abcd"), file("ef")};
+  std::string order;
+  for (const BlendedSample& each : blend_all({4, 2})) order += (each.source == 0 ? "abcd" : "ef")[each.index];
+  EXPECT_EQ(prompts(), order);
+  arguments.blend = {"0.5", file("abcd"), "0.5", file("ef")};
+  arguments.samples_wanted = 6;
+  EXPECT_EQ(prompts(), "aebfce") << "the second pass over a source follows its first";
+  arguments.blend.clear();
+  arguments.samples_wanted.reset();
+  arguments.path = file("abcdefgh");
+  arguments.split = {"2", "1", "1"};
+  EXPECT_EQ(prompts(), "abcd");
+  arguments.part = DataPart::valid;
+  EXPECT_EQ(prompts(), "ef");
+  arguments.blend = {arguments.path, file("ABCD")};
+  EXPECT_EQ(prompts(), "eCf");
 }
 
 TEST(BatchRamp, GrowsAndResumesWithTheSameSamplesOnAnyRanks) {

@@ -24,7 +24,7 @@ bool has_label(const TokensAndLabels& tokens, size_t begin, size_t end) {
 
 RowSource::RowSource(std::string file, const DataArguments& arguments)
     : file_(std::move(file)),
-      group_(arguments.pairs ? 2 : 1),
+      group_(arguments.rows_per_sample()),
       cutoff_len_(arguments.cutoff_len),
       truncation_(arguments.truncation),
       vocab_size_(arguments.vocab_size),

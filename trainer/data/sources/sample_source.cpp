@@ -95,7 +95,7 @@ std::unique_ptr<SampleSource> open_pairs(std::string_view text, const DataArgume
   });
   pairs.finish();
   rows->finish();
-  return rows;
+  return part_of(std::move(rows), arguments);
 }
 
 }  // namespace

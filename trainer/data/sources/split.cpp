@@ -114,8 +114,10 @@ std::unique_ptr<Documents> part_of(std::unique_ptr<Documents> whole, const DataA
 
 std::unique_ptr<SampleSource> part_of(std::unique_ptr<SampleSource> whole, const DataArguments& arguments) {
   if (arguments.split.empty()) return whole;
-  const IndexRange range = wanted_range(arguments, whole->size(), whole->name(), "samples");
-  return std::make_unique<SampleRange>(std::move(whole), range);
+  const int64_t rows = arguments.rows_per_sample();
+  const IndexRange range =
+      wanted_range(arguments, whole->size() / rows, whole->name(), arguments.pairs ? "pairs" : "samples");
+  return std::make_unique<SampleRange>(std::move(whole), IndexRange{range.begin * rows, range.end * rows});
 }
 
 }  // namespace concord

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <span>
 #include <stdexcept>
 
 #include "trainer/report/page/page_template.h"
@@ -13,6 +14,13 @@
 
 namespace concord {
 namespace {
+
+// Metrics that the page draws if they are logged.
+constexpr const char* kDrawnMetrics[] = {
+    "load_imbalance",     "token_drop_rate", "rewards/chosen", "rewards/rejected", "rewards/margins",
+    "rewards/accuracies", "mean_reward",     "margin",         "accuracy",         "mean_token_accuracy"};
+constexpr const char* kDrawnEvaluations[] = {"eval_rewards/margins", "eval_rewards/accuracies", "eval_margin",
+                                             "eval_accuracy"};
 
 std::string rows_of(const NamedTexts& texts) {
   std::string rows;
@@ -37,11 +45,28 @@ std::string samples_of(const RunHistory& history) {
       rows);
 }
 
+// The settings that are not the defaults, and the others folded.
+std::string configuration_of(const RunDescription& run) {
+  NamedTexts changed, others;
+  for (const auto& entry : run.configuration) (run.changed.contains(entry.first) ? changed : others).push_back(entry);
+  std::string text = fmt::format("<table>{}</table>", rows_of(changed));
+  if (others.empty()) return text;
+  return text + fmt::format("<details><summary>{} settings with their default values</summary><table>{}</table></details>",
+                            others.size(), rows_of(others));
+}
+
 std::string tiles_of(const RunDescription& run, const RunHistory& history) {
   std::string tiles;
   for (const auto& [name, value] : headline_figures(run, history))
     tiles += fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>", html_escaped(value), html_escaped(name));
   return tiles;
+}
+
+std::string note_of(const RunHistory& history) {
+  if (history.steps.size() != 1) return "";
+  return fmt::format(
+      "Only step {} was logged, so there are no curves; logging_steps sets how often steps are logged.",
+      history.steps.front().step);
 }
 
 // NaN counts as the highest loss.
@@ -99,21 +124,22 @@ std::string heat_json(const RankHeatMap& map) {
   return fmt::format("{{{},\"world\":{}}}", fmt::join(parts, ","), map.world);
 }
 
-double extra_of(const LoggedStep& step, const std::string& name) {
-  for (const auto& [each, value] : step.extra) {
+template <typename Entry>
+double extra_of(const Entry& entry, const std::string& name) {
+  for (const auto& [each, value] : entry.extra) {
     if (each == name) return value;
   }
   return NAN;
 }
 
-// Returns the curves of MoE models; empty for others.
-std::string expert_columns(const std::vector<const LoggedStep*>& steps) {
+// Returns those curves of |names| that |entries| have.
+template <typename Entry>
+std::string extra_columns(std::span<const char* const> names, const std::vector<const Entry*>& entries) {
   std::string columns;
-  for (const char* name : {"load_imbalance", "token_drop_rate"}) {
-    const auto value = [name](const LoggedStep* step) { return extra_of(*step, name); };
-    if (std::none_of(steps.begin(), steps.end(), [&](const LoggedStep* step) { return std::isfinite(value(step)); }))
-      continue;
-    columns += column(name, steps, value) + ",";
+  for (const char* name : names) {
+    const auto value = [name](const Entry* entry) { return extra_of(*entry, name); };
+    if (std::ranges::any_of(entries, [&](const Entry* entry) { return std::isfinite(value(entry)); }))
+      columns += column(name, entries, value) + ",";
   }
   return columns;
 }
@@ -158,9 +184,12 @@ std::string data_json(const RunDescription& run, const RunHistory& history) {
       column("step", history.evals, [](const LoggedEval& eval) { return static_cast<double>(eval.step); }),
       column("time", history.evals, [&](const LoggedEval& eval) { return eval.time - begin; }),
       column("loss", history.evals, [](const LoggedEval& eval) { return eval.loss; })};
+  std::vector<const LoggedEval*> all_evals;
+  for (const LoggedEval& eval : history.evals) all_evals.push_back(&eval);
   const std::string time = column("time", steps, [&](Step step) { return step->time - begin; });
-  return fmt::format("{{\"columns\":{{{}{},{}}},\"evals\":{{{}}},\"floor\":{},\"ranks\":{}}}", expert_columns(steps),
-                     fmt::join(columns, ","), time, fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)),
+  return fmt::format("{{\"columns\":{{{}{},{}}},\"evals\":{{{}{}}},\"floor\":{},\"ranks\":{}}}",
+                     extra_columns(std::span<const char* const>(kDrawnMetrics), steps), fmt::join(columns, ","), time,
+                     extra_columns(std::span<const char* const>(kDrawnEvaluations), all_evals), fmt::join(evals, ","), number_json(run.loss_floor.value_or(NAN)),
                      heat_json(rank_heat_map(history.ranks)));
 }
 
@@ -205,10 +234,12 @@ std::string report_page(const RunDescription& run, const RunHistory& history, co
                                 {"REASON", html_escaped(end.reason)},
                                 {"WHERE", html_escaped(run.output_dir)},
                                 {"TILES", tiles_of(run, history)},
+                                {"NOTE", fmt::format("<p id=\"note\">{}</p>", note_of(history))},
                                 {"EXPERTS", experts_of(history)},
                                 {"SAMPLES", samples_of(history)},
                                 {"LAYOUT", rows_of(run.layout)},
-                                {"CONFIGURATION", rows_of(run.configuration)},
+                                {"RUN", rows_of(run.opening)},
+                                {"CONFIGURATION", configuration_of(run)},
                                 {"DATA", data_json(run, history)}});
 }
 

@@ -6,7 +6,7 @@ async function refresh() {
     const answer = await fetch(location.pathname);
     if (!answer.ok) throw new Error(await answer.text());
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    for (const id of ["reason", "tiles", "sampled"]) {
+    for (const id of ["reason", "tiles", "note", "sampled"]) {
       const now = document.getElementById(id), next = page.getElementById(id);
       if (now.innerHTML !== next.innerHTML) now.innerHTML = next.innerHTML;
     }

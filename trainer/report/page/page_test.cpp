@@ -73,6 +73,37 @@ TEST(Page, ShowsTheLoadOfExpertsPerLayer) {
   EXPECT_EQ(data_in(page).at("columns").at("token_drop_rate"), json({nullptr, 0.125}));
 }
 
+TEST(Page, HoldsWhatIsLoggedOfPairs) {
+  RunHistory history = history_of(2);
+  history.steps[1].extra = {{"rewards/chosen", 0.5}, {"rewards/accuracies", 0.75}, {"entropy", 1}};
+  history.evals = {{.step = 2, .loss = 2, .extra = {{"eval_rewards/accuracies", 0.625}, {"eval_rewards/margins", 0.25}}}};
+  const std::string page = report_page({}, history, {});
+  const json data = data_in(page);
+  EXPECT_EQ(data.at("columns").at("rewards/chosen"), json({nullptr, 0.5}));
+  EXPECT_EQ(data.at("columns").at("rewards/accuracies"), json({nullptr, 0.75}));
+  EXPECT_FALSE(data.at("columns").contains("rewards/rejected"));
+  EXPECT_EQ(data.at("evals").at("eval_rewards/accuracies"), json::array({0.625}));
+  EXPECT_THAT(page, HasSubstr("<b>0.6250</b><span>evaluation accuracy</span>"));
+  EXPECT_THAT(page, HasSubstr("<b>0.2500</b><span>evaluation margin</span>"));
+}
+
+TEST(Page, ShowsTheSettingsThatDifferAndFoldsTheOthers) {
+  RunHistory history;
+  history.steps = {{.step = 1, .tokens = 64, .samples = 2, .memory_bytes = 1 << 20}};
+  const std::string page = report_page({.configuration = {{"bf16", "true"}, {"fp16", "false"}, {"seed", "42"}},
+                                        .changed = {"bf16"},
+                                        .parameters = 1'234'000,
+                                        .trained_parameters = 56'000,
+                                        .opening = {{"data", "a.jsonl: 8 samples"}}},
+                                       history, {});
+  EXPECT_THAT(page, HasSubstr("<div id=\"configuration\"><table><tr><td>bf16</td><td>true</td></tr></table>"
+                              "<details><summary>2 settings with their default values</summary><table><tr><td>fp16</td>"));
+  EXPECT_THAT(page, HasSubstr("<tr><td>data</td><td>a.jsonl: 8 samples</td></tr>"));
+  for (const char* tile : {"<b>1.23M</b><span>parameters", "<b>56.0k</b><span>trained parameters", "<b>2</b><span>samples",
+                           "<b>1.00 MiB</b><span>memory of a rank"})
+    EXPECT_THAT(page, HasSubstr(tile));
+}
+
 TEST(Page, HoldsTheTimesOfTheRanks) {
   RunHistory history = history_of(20);
   EXPECT_TRUE(data_in(report_page({}, history, {})).at("ranks").at("last").empty());
@@ -138,7 +169,15 @@ TEST(Page, OfALongRunKeepsTheSpikes) {
 
 TEST(Page, OfARunWithoutStepsIsStillAPage) {
   EXPECT_TRUE(data_in(report_page({}, {}, {})).at("columns").at("step").empty());
-  EXPECT_THAT(summary_text({}, {}, {.reason = "stopped"}), HasSubstr("stopped: no step was logged"));
+  EXPECT_THAT(summary_text({}, {}, {.reason = "stopped"}), HasSubstr("stopped: no step was done"));
+}
+
+TEST(Page, WithOneLoggedStepStatesThatThereIsNoCurve) {
+  const RunDescription run;
+  EXPECT_THAT(report_page(run, history_of(1), {}),
+              HasSubstr("<p id=\"note\">Only step 1 was logged, so there are no curves; logging_steps sets how often steps are logged.</p>"));
+  EXPECT_THAT(report_page(run, history_of(2), {}), HasSubstr("<p id=\"note\"></p>"));
+  EXPECT_THAT(report_page(run, {}, {}), HasSubstr("<p id=\"note\"></p>"));
 }
 
 TEST(Summary, SaysHowItWentWhereTheFilesAreAndWhatIsNext) {
@@ -157,6 +196,20 @@ TEST(Summary, SaysHowItWentWhereTheFilesAreAndWhatIsNext) {
             "  report       out/report.html\n"
             "  model        out/model\n"
             "  next: concord probe\n");
+}
+
+TEST(Summary, CountsStepsThatWereNotLogged) {
+  const RunDescription run{.logging_steps = 10};
+  const RecentSteps five{.steps = 5, .loss = 3.25, .tokens = 2560, .seconds = 2};
+  EXPECT_THAT(summary_text(run, {}, {.reason = "stopped by SIGINT after step 5", .unlogged = five}),
+              HasSubstr("\nstopped by SIGINT after step 5: 5 steps, 2.56k tokens in 0:02, 1.28k tokens/s\n"
+                        "none logged yet: logging_steps is 10; 3.2500 at step 5\n"));
+  EXPECT_THAT(summary_text(run, history_of(4), {.unlogged = five}),
+              HasSubstr("finished: 9 steps, 3.58k tokens in 0:04, 896 tokens/s\n"
+                        "loss 3.0000 -> 2.2500, lowest 2.2500 at step 4; 3.2500 at step 9\n"));
+  EXPECT_THAT(summary_text(run, history_of(1), {}),
+              HasSubstr("finished: 1 step, 256 tokens in 0:01, 512 tokens/s\n"
+                        "loss 3.0000 at step 1, the only one logged: logging_steps is 10\n"));
 }
 
 TEST(Summary, CountsLossesThatWereNotFinite) {

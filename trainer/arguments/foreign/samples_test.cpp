@@ -1,4 +1,4 @@
-#include "trainer/arguments/foreign_samples_test.h"
+#include "trainer/arguments/foreign/samples_test.h"
 
 namespace concord {
 

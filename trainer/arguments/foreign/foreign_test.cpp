@@ -9,7 +9,8 @@
 #include "core/base/config_error.h"
 #include "tests/temporary_folder.h"
 #include "trainer/arguments/arguments.h"
-#include "trainer/arguments/foreign_samples_test.h"
+#include "trainer/arguments/foreign/foreign.h"
+#include "trainer/arguments/foreign/samples_test.h"
 #include "trainer/arguments/table.h"
 #include "trainer/arguments/toml.h"
 
@@ -61,20 +62,6 @@ class ForeignConfig : public ::testing::Test {
   tests::TemporaryFolder folder_;
 };
 
-// The names that the errors are about, each of which says what to do.
-std::set<std::string> refused_names(const std::vector<std::string>& errors) {
-  std::set<std::string> names;
-  for (const std::string& error : errors) {
-    EXPECT_THAT(error, Not(HasSubstr("unknown argument")));
-    const size_t is = error.find(" is ");
-    if (is == std::string::npos) continue;  // "3 errors in the arguments:"
-    EXPECT_THAT(error, HasSubstr("which Concord does not support: ")) << "what to do instead";
-    const size_t begin = error.rfind(' ', is - 1) + 1;
-    names.insert(error.substr(begin, is - begin));
-  }
-  return names;
-}
-
 TEST_F(ForeignConfig, TheTrainingArgumentsOfHuggingFaceAreTaken) {
   const CommandLine line = read(kHuggingFace);
   const TrainingArguments& a = line.arguments;
@@ -89,22 +76,30 @@ TEST_F(ForeignConfig, TheTrainingArgumentsOfHuggingFaceAreTaken) {
   EXPECT_THAT(line.notes, ::testing::Contains(HasSubstr("do_train")));
 }
 
-TEST_F(ForeignConfig, OneOfLlamaFactoryIsTakenButForWhatIsNamed) {
-  const std::set<std::string> refused = refused_names(errors(kLlamaFactory));
-  EXPECT_EQ(refused, (std::set<std::string>{"deepspeed", "val_size"}));
-  const TrainingArguments a = read(without(kLlamaFactory, refused)).arguments;
+TEST_F(ForeignConfig, OneOfLlamaFactoryIsTaken) {
+  const std::string deepspeed = write(R"({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+      "bf16": {"enabled": "auto"}, "gradient_clipping": 0.5})",
+                                      ".json");
+  std::string text = kLlamaFactory;
+  const std::string published = "examples/deepspeed/ds_z3_config.json";
+  text.replace(text.find(published), published.size(), deepspeed);
+  const CommandLine line = read(text);
+  const TrainingArguments& a = line.arguments;
   EXPECT_EQ(a.model.path, "models/llama3-8b");
   EXPECT_EQ(a.data.cutoff_len, 2048);
   EXPECT_EQ(a.dataset.name, "identity,alpaca_en_demo");
   EXPECT_EQ(a.data.chat_template, "") << "the model's own";
   EXPECT_EQ(a.job.ddp_timeout, 180000000);
+  EXPECT_THAT(a.data.split, ElementsAre("0.9", "0.1", "0")) << "val_size";
+  EXPECT_TRUE(a.data_parallel.use_distributed_optimizer);
+  EXPECT_EQ(a.optimizer.max_grad_norm, 0.5);
+  EXPECT_THAT(line.notes, ::testing::Contains(AllOf(HasSubstr("deepspeed: "), HasSubstr("ZeRO stage 2"))));
 }
 
-TEST_F(ForeignConfig, OneOfMegatronIsTakenButForWhatIsNamed) {
-  const std::set<std::string> refused = refused_names(errors(kMegatron));
-  EXPECT_EQ(refused, (std::set<std::string>{"num_layers", "hidden_size", "num_attention_heads", "normalization",
-                                            "distributed_timeout_minutes"}));
-  TrainingArguments a = read(without(kMegatron, refused) + "model_config: config.json\n").arguments;
+TEST_F(ForeignConfig, OneOfMegatronIsTaken) {
+  EXPECT_THAT(errors(kMegatron), ElementsAre(HasSubstr("vocab_size is missing; give it, or model_config")));
+  const std::set<std::string> shape = {"num_layers", "hidden_size", "num_attention_heads", "normalization"};
+  TrainingArguments a = read(without(kMegatron, shape) + "model_config: config.json\n").arguments;
   EXPECT_EQ(a.lr.learning_rate, 2.5e-4);
   EXPECT_EQ(a.steps.max_steps, 500000);
   EXPECT_EQ(a.data.path, "data/corpus_text_document");
@@ -119,22 +114,59 @@ TEST_F(ForeignConfig, OneOfMegatronIsTakenButForWhatIsNamed) {
   EXPECT_EQ(a.data.accumulation, 8);
 }
 
-TEST_F(ForeignConfig, OneOfTorchtitanIsTakenButForWhatIsNamed) {
-  const std::set<std::string> refused = refused_names(errors(kTorchtitan, ".toml"));
-  EXPECT_EQ(refused, (std::set<std::string>{"model.name", "model.flavor", "training.dataset", "checkpoint.enable",
-                                            "activation_checkpoint.mode"}));
-  std::string rest = without(kTorchtitan, {"flavor", "dataset", "mode"});
-  rest.replace(rest.find("name = \"llama3\"\n"), 16, "");
-  rest.replace(rest.find("[checkpoint]\nenable = false\n"), 28, "[checkpoint]\n");
-  const CommandLine line = read(rest, ".toml");
+TEST_F(ForeignConfig, OneOfTorchtitanIsTaken) {
+  EXPECT_THAT(errors(kTorchtitan, ".toml"), ElementsAre(HasSubstr("training.dataset is the string"))) << "c4 is a name";
+  const CommandLine line = read(without(kTorchtitan, {"dataset"}), ".toml");
   EXPECT_EQ(line.arguments.lr.learning_rate, 3e-4);
   EXPECT_EQ(line.arguments.optimizer.optimizer, OptimizerType::adam);
   EXPECT_EQ(line.arguments.steps.max_steps, 1000);
   EXPECT_EQ(line.arguments.data.seq_length, 8192);
   EXPECT_EQ(line.arguments.lr.warmup_steps, 200);
   EXPECT_EQ(line.arguments.job.tensor_model_parallel_size, 2);
-  EXPECT_EQ(line.arguments.saving.steps, 500);
+  EXPECT_EQ(line.arguments.saving.strategy, IntervalStrategy::no);
   EXPECT_EQ(line.arguments.output.dir, "./outputs");
+}
+
+TEST_F(ForeignConfig, OneOfRollIsTaken) {
+  const CommandLine line = read(R"(hydra:
+  run:
+    dir: .
+exp_name: dpo
+pretrain: models/qwen2.5
+sequence_length: 512
+chosen_key: chosen
+rejected_key: rejected
+beta: 0.2
+actor_train:
+  model_args: {disable_gradient_checkpointing: false, dtype: bf16, model_type: ~}
+  training_args:
+    learning_rate: 1.0e-6
+    per_device_train_batch_size: 16
+  data_args:
+    file_name:
+      - data/pairs.json
+  strategy_args:
+    strategy_name: megatron_train
+    strategy_config:
+      tensor_model_parallel_size: 2
+      recompute_modules: "moe,layernorm"
+      additional_configs: {moe_permute_fusion: true}
+reference:
+  strategy_args:
+    strategy_config: {tensor_model_parallel_size: 1}
+)");
+  const TrainingArguments& a = line.arguments;
+  EXPECT_EQ(a.model.path, "models/qwen2.5");
+  EXPECT_EQ(a.data.path, "data/pairs.json");
+  EXPECT_EQ(a.data.cutoff_len, 512);
+  EXPECT_EQ(a.preference.stage, TrainingStage::dpo);
+  EXPECT_EQ(a.preference.beta, 0.2);
+  EXPECT_EQ(a.lr.learning_rate, 1e-6);
+  EXPECT_EQ(a.job.tensor_model_parallel_size, 2);
+  EXPECT_TRUE(a.precision.bf16);
+  EXPECT_EQ(a.model_options.recompute.granularity, RecomputeGranularity::full);
+  EXPECT_EQ(a.model_options.recompute.modules.size(), 2u);
+  EXPECT_THAT(errors("lr_mult_pattern: {a: {b: 1}}\n"), ElementsAre(HasSubstr("has nested values")));
 }
 
 TEST_F(ForeignConfig, TheSameSectionsAreTakenFromYamlAndTheirNamesFromTheCommandLine) {
@@ -145,6 +177,12 @@ TEST_F(ForeignConfig, TheSameSectionsAreTakenFromYamlAndTheirNamesFromTheCommand
   EXPECT_EQ(line.arguments.lr.learning_rate, 2e-4);
   EXPECT_TRUE(line.arguments.data.packing);
   EXPECT_THAT(line.given, ElementsAre("max_steps", "learning_rate", "per_device_train_batch_size", "sequence_packing"));
+}
+
+TEST_F(ForeignConfig, NumbersOfTomlMayHaveUnderscores) {
+  const TrainingArguments a = read("[training]\nsteps = 10_000\ndataset_path = \"a_1\"\n", ".toml").arguments;
+  EXPECT_EQ(a.steps.max_steps, 10000);
+  EXPECT_EQ(a.data.path, "a_1");
 }
 
 TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {
@@ -210,20 +248,29 @@ TEST_F(ForeignConfig, DamagedTomlIsReadOrRefusedAndNothingElse) {
 
 TEST(ForeignArguments, EveryNameMeansOneThing) {
   std::set<std::string_view> names;
-  for (const ArgumentAlias& alias : argument_aliases()) {
-    EXPECT_TRUE(names.insert(alias.name).second) << alias.name;
-    ASSERT_NE(find_argument(alias.name), nullptr) << alias.name;
-    EXPECT_EQ(find_argument(alias.name)->name, alias.argument);
+  for (const ForeignSetting& setting : foreign_settings()) {
+    EXPECT_TRUE(names.insert(setting.name).second) << setting.name;
+    const Argument* argument = find_argument(setting.name);
+    if (const auto* same = std::get_if<SameArgument>(&setting.meaning)) {
+      ASSERT_NE(argument, nullptr) << setting.name;
+      EXPECT_EQ(argument->name, same->argument);
+    } else {
+      EXPECT_EQ(argument, nullptr) << setting.name << " is an argument's own name";
+    }
+    EXPECT_EQ(find_foreign(setting.name), &setting)
+        << setting.name << " is hidden by " << find_foreign(setting.name)->name;
   }
-  for (const IgnoredArguments& group : ignored_arguments()) {
-    for (const std::string_view name : group.names) EXPECT_TRUE(names.insert(name).second) << name;
+  for (const ValueAlias& alias : value_aliases()) {
+    EXPECT_NE(find_argument(alias.argument), nullptr) << alias.argument;
   }
-  for (const RefusedArgument& refused : refused_arguments())
-    EXPECT_TRUE(names.insert(refused.name).second) << refused.name;
-  for (const std::string_view name : names) {
-    const Argument* argument = find_argument(name);
-    EXPECT_TRUE(argument == nullptr || argument->name != name) << name << " is an argument's own name";
-  }
+}
+
+TEST(ForeignArguments, ThePageIsMadeFromTheTable) {
+  const std::string path = CONCORD_DOCS "/foreign-settings.md";
+  if (std::getenv("CONCORD_WRITE_DOCS") != nullptr) std::ofstream(path) << foreign_settings_page();
+  std::ostringstream page;
+  page << std::ifstream(path).rdbuf();
+  EXPECT_EQ(page.str(), foreign_settings_page()) << "write it again as the page says";
 }
 
 }  // namespace

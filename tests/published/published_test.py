@@ -1,0 +1,469 @@
+"""Settings files that other projects publish, given to `concord train`: published_test.py PROGRAM [PART OF A NAME...]
+
+settings/ has the files (make.py extracts them). Each is read in a folder in which its paths exist: tiny random models
+under the names of the published ones, generated data, a tokenizer. `--print_config` accepts the file as published, or
+rejects it for the names that expected.json lists. A file that is accepted trains for 2 steps, with the sizes of CUT or
+OVERRIDES, and has finite losses. A file in NATIVE has the losses, gradient norms, learning rates and final weights of a
+run with Concord's own settings, bit for bit. Exit code 77: a package is missing, nothing was tested.
+"""
+
+import concurrent.futures
+import dataclasses
+import json
+import math
+import os
+import re
+import struct
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "parity"))
+import preloaded
+
+try:
+    import jinja2  # noqa: F401, in the program's own Python process
+    import tokenizers  # noqa: F401
+    import torch
+    import transformers
+    import yaml
+except ImportError as missing:
+    print(f"skipped: {missing}; ./run installs torch and transformers into .venv")
+    sys.exit(77)
+
+GOLDEN = HERE.parent / "golden"
+VOCABULARY = 384  # the tokenizer has 330
+MAX_RANKS = 2
+
+# The rule by which a command line is cut before it trains: these arguments get these values, others keep the published
+# ones. cut_layout() cuts the sizes of parallelism.
+CUT = {
+    "num-layers": 2, "moe-layer-freq": "[0]*1+[1]*1", "hidden-size": 64, "ffn-hidden-size": 96, "num-attention-heads": 4,
+    "num-query-groups": 2, "kv-channels": 16, "q-lora-rank": 16, "kv-lora-rank": 16, "qk-head-dim": 16,
+    "qk-pos-emb-head-dim": 8, "v-head-dim": 16, "num-experts": 4, "moe-router-topk": 2, "moe-ffn-hidden-size": 96,
+    "moe-shared-expert-intermediate-size": 96, "moe-router-num-groups": 2, "moe-router-group-topk": 1,
+    "vocab-size": VOCABULARY, "padded-vocab-size": VOCABULARY, "make-vocab-size-divisible-by": 1, "seq-length": 64,
+    "global-batch-size": 2, "micro-batch-size": 1, "train-iters": 2, "lr-decay-iters": 2, "lr-warmup-iters": 1,
+    "train-samples": 4, "lr-decay-samples": 4, "lr-warmup-samples": 2, "log-interval": 1, "eval-iters": 1,
+    "eval-interval": 2, "save-interval": 2,
+}
+# The rule for files: the command line overrides them with these arguments, and with the sizes of cut_layout().
+OVERRIDES = ["--exit_interval", "2", "--per_device_train_batch_size", "1", "--gradient_accumulation_steps", "2",
+             "--logging_steps", "1", "--save_strategy", "steps", "--report_to", "none", "--cutoff_len", "64", "--seq_length", "64"]
+# Sizes of parallelism, by axis; cut_layout() keeps the first one.
+AXES = {
+    "tp": ("tensor_model_parallel_size", "parallelism.tensor_parallel_degree", "tensor_parallel.autotp_size"),
+    "pp": ("pipeline_model_parallel_size", "parallelism.pipeline_parallel_degree"),
+    "cp": ("context_parallel_size", "parallelism.context_parallel_degree"),
+    "ep": ("expert_model_parallel_size", "parallelism.expert_parallel_degree"),
+    "etp": ("expert_tensor_parallel_size", "parallelism.expert_tensor_parallel_degree"),
+}
+
+# Families of the published models, by parts of their names; the first match counts.
+FAMILIES = [("Qwen3-VL-30B", "qwen3_vl_moe"), ("Qwen3-VL", "qwen3_vl"), ("Qwen3.5-35B", "qwen3_5_moe"), ("Qwen3.5", "qwen3_5"),
+            ("Qwen3-30B", "qwen3_moe"), ("Qwen3", "qwen3"), ("Qwen2.5-VL", "qwen2_5_vl"), ("Qwen2-VL", "qwen2_vl"),
+            ("Qwen2", "qwen2"), ("MOSS-VL", "moss_vl"), ("lama", "llama")]
+SHAPE = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": None,
+         "bos_token_id": None, "eos_token_id": None}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+# config.json of models that files do not name: torchtitan's own, and those that Megatron's arguments describe once CUT
+# has cut them. Family and what differs from SHAPE.
+CONFIGS = {
+    "llama": ("llama", {}),
+    "qwen3": ("qwen3", {}),
+    "qwen3_moe": ("qwen3_moe", EXPERTS),
+    "gpt_oss": ("gpt_oss", {"num_local_experts": 4, "num_experts_per_tok": 2,
+                            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "deepseek_v3": ("deepseek_v3", {
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+        "v_head_dim": 16, "num_key_value_heads": 4}),
+    "megatron_mixtral": ("mixtral", {
+        "intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2, "initializer_range": 0.01,
+        "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "sliding_window": None}),
+    "megatron_qwen3": ("qwen3", {
+        "intermediate_size": 96, "initializer_range": 0.02, "rms_norm_eps": 1e-5, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
+}
+# Weights that the published model stores quantized.
+QUANTIZED = {"AWQ": "awq", "GPTQ": "gptq", "AQLM": "aqlm"}
+TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+
+# What the published file leaves to the command line of its program or to code, by the beginning of its name.
+ADDED = {
+    "LLaMA-Factory/examples/accelerate": ["--model", "qwen2", "--train_data", "tokens"],
+    "LLaMA-Factory/examples/deepspeed": ["--model", "qwen2", "--train_data", "tokens"],
+    "ROLL/examples/dpo_examples": ["--stage", "dpo", "--model", "qwen2", "--train_data", "pairs.jsonl"],
+    "ROLL/examples/qwen2.5-7B-rlvr_megatron": ["--model", "qwen2", "--train_data", "chats.jsonl"],
+    "torchtitan/torchtitan/models/deepseek_v3": ["--model_config", "deepseek_v3.json", "--train_data", "tokens"],
+    "torchtitan/torchtitan/models/gpt_oss": ["--model_config", "gpt_oss.json", "--train_data", "tokens"],
+    "torchtitan/torchtitan/models/llama3": ["--model_config", "llama.json", "--train_data", "tokens"],
+    "torchtitan/torchtitan/models/qwen3": ["--model_config", "qwen3.json", "--train_data", "tokens"],
+    "torchtitan/torchtitan/models/qwen3/train_configs/qwen3_moe": ["--model_config", "qwen3_moe.json", "--train_data", "tokens"],
+    "transformers": ["--model", "qwen2", "--train_data", "tokens"],
+    "trl/examples": ["--train_data", "texts.jsonl"],
+    "trl/trl/trainer/dpo": ["--stage", "dpo", "--model", "qwen2", "--train_data", "pairs.jsonl"],
+    "trl/trl/trainer/reward": ["--stage", "rm", "--model", "qwen2", "--train_data", "pairs.jsonl"],
+    "trl/trl/trainer/sft": ["--stage", "sft", "--model", "qwen2", "--train_data", "chats.jsonl"],
+}
+# Arguments of Megatron that other scripts or the tokenizer add, unless one of the names is given.
+ADDED_TO_MEGATRON = [
+    ({"--vocab-size", "--padded-vocab-size"}, ["--vocab-size", str(VOCABULARY)]),
+    ({"--data-path", "--mock-data"}, ["--data-path", "data"]),
+    ({"--train-iters", "--train-samples"}, ["--train-iters", "2"]),
+    ({"--global-batch-size"}, ["--global-batch-size", "2"]),
+    ({"--log-interval"}, ["--log-interval", "1"]),
+]
+
+# Concord's own settings that mean the same as a file, without those that are cut.
+NATIVE = {
+    "LLaMA-Factory/examples/deepspeed/ds_z3_config.json":
+        "--model qwen2 --train_data tokens --use_distributed_optimizer",
+    "LLaMA-Factory/examples/megatron/qwen3_moe_full.yaml":
+        "--model Qwen/Qwen3-30B-A3B-Instruct-2507 --stage sft --finetuning_type full --dataset alpaca_en_demo --dataset_dir data"
+        " --learning_rate 3e-6 --lr_scheduler_type constant --num_train_epochs 2 --bf16 --pipeline_model_parallel_size 2"
+        " --use_distributed_optimizer --overlap_param_gather --overlap_grad_reduce --recompute_granularity full",
+    "LLaMA-Factory/examples/train_full/qwen3_full_sft.yaml":
+        "--model Qwen/Qwen3-4B-Instruct-2507 --stage sft --finetuning_type full --dataset identity,alpaca_en_demo --dataset_dir data"
+        " --learning_rate 1e-5 --lr_scheduler_type cosine --warmup_ratio 0.1 --num_train_epochs 3 --bf16",
+    "LLaMA-Factory/examples/train_lora/qwen3_lora_dpo.yaml":
+        "--model Qwen/Qwen3-4B-Instruct-2507 --stage dpo --finetuning_type lora --lora_rank 8 --lora_target all-linear"
+        " --pref_beta 0.1 --pref_loss sigmoid --dataset dpo_en_demo --dataset_dir data --learning_rate 5e-6"
+        " --lr_scheduler_type cosine --warmup_ratio 0.1 --num_train_epochs 3 --bf16",
+    "LLaMA-Factory/examples/train_lora/qwen3_lora_sft.yaml":
+        "--model Qwen/Qwen3-4B-Instruct-2507 --stage sft --finetuning_type lora --lora_rank 8 --lora_target all-linear"
+        " --dataset identity,alpaca_en_demo --dataset_dir data --learning_rate 1e-4 --lr_scheduler_type cosine"
+        " --warmup_ratio 0.1 --num_train_epochs 3 --bf16",
+    "Megatron-LM/examples/mixtral/train_mixtral_8x7b_distributed.sh":
+        "--model_config megatron_mixtral.json --train_data data --split 99990,8,2 --learning_rate 1e-4 --min_lr 1e-5"
+        " --lr_scheduler_type cosine --max_steps 2 --lr_decay_steps 2 --warmup_steps 1 --weight_decay 0.1 --max_grad_norm 1 --bf16"
+        " --moe_router_load_balancing_type aux_loss --moe_aux_loss_coeff 1e-2 --use_distributed_optimizer"
+        " --overlap_param_gather --overlap_grad_reduce --pipeline_model_parallel_size 2 --eval_iters 1 --eval_steps 2",
+    "Megatron-LM/examples/post_training/modelopt/conf/Qwen/Qwen3-0.6B.sh":
+        "--model_config megatron_qwen3.json --train_data data --max_steps 2 --bf16",
+    "torchtitan/torchtitan/models/llama3/train_configs/llama3_8b.toml":
+        "--model_config llama.json --train_data tokens --optimizer adam --learning_rate 3e-4 --adam_epsilon 1e-8"
+        " --lr_scheduler_type linear --warmup_steps 200 --max_grad_norm 1.0 --max_steps 1000",
+    "transformers/src/transformers/training_args.py":
+        "--model qwen2 --train_data tokens --optimizer adam --learning_rate 5e-5 --lr_scheduler_type linear --warmup_steps 0"
+        " --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --seed 42",
+    "trl/trl/trainer/dpo_config.py":
+        "--stage dpo --model qwen2 --train_data pairs.jsonl --optimizer adam --learning_rate 1e-6 --lr_scheduler_type linear"
+        " --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --bf16 --pref_beta 0.1"
+        " --recompute_granularity full --pref_loss sigmoid --dpo_label_smoothing 0 --seed 42",
+    "trl/trl/trainer/sft_config.py":
+        "--stage sft --model qwen2 --train_data chats.jsonl --optimizer adam --learning_rate 2e-5 --lr_scheduler_type linear"
+        " --recompute_granularity full --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --bf16 --seed 42",
+}
+
+
+# ----------------------------------------------------------------------------------------------------- published files
+
+
+@dataclasses.dataclass
+class Published:
+    name: str  # of the file in settings/
+    content: dict
+
+    @property
+    def program(self):
+        return self.content["program"]
+
+    @property
+    def kind(self):
+        """words, yaml, toml or json."""
+        return next(kind for kind in ("words", "toml", "json", "yaml") if kind in self.content)
+
+    def settings(self):
+        """All settings by name, those of a mapping also by NAME.NAME."""
+        if self.kind == "words":
+            words = [word.split("=", 1)[0] if word.startswith("--") else word for word in self.content["words"]]
+            return {name[2:].replace("-", "_"): value for name, value in zip(words, words[1:] + [""]) if name.startswith("--")}
+        parse = {"yaml": yaml.safe_load, "toml": tomllib.loads, "json": json.loads}[self.kind]
+        return dict(flat(parse(self.content[self.kind])))
+
+
+def flat(mapping, prefix=""):
+    for name, value in mapping.items():
+        yield prefix + name, value
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+            yield from flat(value) if name.endswith(("_args", "_config")) else []
+
+
+def read_published(parts):
+    """Returns the files of settings/ whose name contains one of |parts|, or all of them."""
+    root = HERE / "settings"
+    names = sorted(str(path.relative_to(root))[:-len(".json")] for path in root.rglob("*.json"))
+    return [Published(name, json.loads((root / f"{name}.json").read_text())) for name in names
+            if not parts or any(part in name for part in parts)]
+
+
+def layout(published):
+    """The sizes of parallelism of a file, by axis."""
+    settings = published.settings()
+    found = {axis: [int(settings[name]) for name in names if name in settings] for axis, names in AXES.items()}
+    return {axis: sizes[0] for axis, sizes in found.items() if sizes}
+
+
+def cut_layout(sizes):
+    """At most MAX_RANKS ranks: the first axis that is split keeps two ranks."""
+    kept = next((axis for axis in AXES if sizes.get(axis, 1) > 1), None)
+    return {axis: min(size, MAX_RANKS) if axis == kept else 1 for axis, size in sizes.items()}
+
+
+def world(sizes):
+    tensor, pipeline, context, expert = (sizes.get(axis, 1) for axis in ("tp", "pp", "cp", "ep"))
+    return pipeline * math.lcm(tensor * context, expert * sizes.get("etp", tensor))
+
+
+# --------------------------------------------------------------------------------------------------------------- inputs
+
+
+def write_model(folder, name):
+    family = next((family for part, family in FAMILIES if part in name), None)
+    folder.mkdir(parents=True)
+    torch.manual_seed(1)
+    if family in ("llama", "qwen2", "qwen3", "qwen3_moe"):
+        shape = SHAPE | (EXPERTS if family == "qwen3_moe" else {})
+        config = transformers.AutoConfig.for_model(family, **shape)
+        transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    elif family in transformers.CONFIG_MAPPING:
+        transformers.AutoConfig.for_model(family).save_pretrained(folder)
+    else:
+        (folder / "config.json").write_text(json.dumps({"model_type": family}))
+    config = json.loads((folder / "config.json").read_text())
+    for part, method in QUANTIZED.items():
+        if part in name:
+            config["quantization_config"] = {"quant_method": method, "bits": 4}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_bytes((GOLDEN / "tokenizer" / "qwen" / "tokenizer.json").read_bytes())
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<|im_end|>"}))
+
+
+def write_tokens(prefix):
+    """Megatron's .bin and .idx: so many documents that the smallest published share, 2 of 100,000, is a sample."""
+    documents, length = 100_000, 64
+    generator = torch.Generator().manual_seed(3)
+    tokens = torch.randint(0, VOCABULARY, (documents * length,), generator=generator, dtype=torch.int32)
+    prefix.with_suffix(".bin").write_bytes(tokens.to(torch.uint16).numpy().tobytes())
+    lengths = torch.full((documents,), length, dtype=torch.int32)
+    begins = torch.arange(documents, dtype=torch.int64) * length * 2
+    numbers = torch.arange(documents + 1, dtype=torch.int64)
+    head = struct.pack("<9sQBQQ", b"MMIDIDX", 1, 8, documents, documents + 1)  # version, uint16, sequences, documents
+    prefix.with_suffix(".idx").write_bytes(head + b"".join(each.numpy().tobytes() for each in (lengths, begins, numbers)))
+
+
+TEXTS = [{"text": f"some text about {i} " * 20} for i in range(40)]
+CHATS = [{"messages": [{"role": "user", "content": f"question {i}"}, {"role": "assistant", "content": f"answer {i * i}"}]}
+         for i in range(40)]
+PAIRS = [{"prompt": f"question {i}", "chosen": f"yes, {i}", "rejected": f"no, {i + 1}"} for i in range(40)]
+ALPACA = [{"instruction": f"question {i}", "input": "", "output": f"answer {i * i}"} for i in range(40)]
+# LLaMA-Factory's data sets by the beginning of their names: rows, and what dataset_info.json has besides the file.
+DATA_SETS = {
+    "c4": (TEXTS, {"columns": {"prompt": "text"}}),
+    "dpo": (PAIRS, {"ranking": True, "columns": {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}}),
+    "": (ALPACA, {}),
+}
+
+
+def write_data_sets(folder, names):
+    info, folder = {}, folder / "data"
+    folder.mkdir()
+    for name in names:
+        rows, description = next(content for begin, content in DATA_SETS.items() if name.startswith(begin))
+        info[name] = {"file_name": f"{name}.json", **description}
+        (folder / f"{name}.json").write_text(json.dumps(rows))
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+
+
+class Inputs:
+    """The files that published ones refer to, in a folder for LLaMA-Factory and one for all others."""
+
+    def __init__(self, root, files):
+        self.factory, self.others = root / "factory", root / "others"
+        self.factory.mkdir(parents=True)
+        self.others.mkdir()
+        settings = [each.settings() for each in files if each.program == "llamafactory"]
+        for model in sorted({each["model_name_or_path"] for each in settings}):
+            write_model(self.factory / model, model)
+        sets = ",".join(each["dataset"] for each in settings if "dataset" in each)
+        write_data_sets(self.factory, sorted({name.strip() for name in sets.split(",")}))
+        for name in {each["dataset_dir"] for each in settings if "dataset_dir" in each}:
+            (self.factory / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.factory / name).symlink_to(self.factory / "data")
+        for name, text in {name: text for each in files for name, text in each.content.get("files", {}).items()}.items():
+            (self.factory / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.factory / name).write_text(text)
+        self.write_others()
+
+    def write_others(self):
+        folder = self.others
+        write_tokens(folder / "tokens")
+        for name in ("data", "your_own_data_path"):
+            for ending in (".bin", ".idx"):
+                (folder / (name + ending)).symlink_to(folder / ("tokens" + ending))
+        for name in ("qwen2", "Qwen/Qwen2.5-0.5B"):
+            write_model(folder / name, "Qwen2")
+        for name, (family, shape) in CONFIGS.items():
+            config = transformers.AutoConfig.for_model(family, **SHAPE | shape)
+            (folder / f"{name}.json").write_text(config.to_json_string(use_diff=False))
+        for name, rows in (("texts", TEXTS), ("chats", CHATS), ("pairs", PAIRS)):
+            (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    def enter(self, published, folder):
+        """Makes the inputs of |published| appear in |folder|."""
+        for entry in (self.factory if published.program == "llamafactory" else self.others).iterdir():
+            (folder / entry.name).symlink_to(entry)
+
+
+# ----------------------------------------------------------------------------------------------------------------- runs
+
+
+def run(program, words, folder):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CONCORD_LOG": "warn", "CONCORD_PYTHON": sys.executable,
+                                "CONCORD_CACHE": str(folder / "cache")}
+    return preloaded.run([program, "train", *words], environment, cwd=folder)
+
+
+def replaced(words, values):
+    """|words| with the values of |values|, by name; a list is replaced as a whole, a value joined by = too."""
+    result, skips = [], False
+    for word in words:
+        name, equals, _ = word[2:].partition("=")
+        if word.startswith("--"):
+            skips = name in values
+            result += [f"--{name}", str(values[name])] if skips else [word]
+        elif not skips:
+            result.append(word)
+    return result
+
+
+def published_words(published, folder):
+    """Arguments that pass the file as it is published, and what the file leaves to the command line."""
+    if published.kind == "words":
+        return [*published.content["words"], *added_words(published)]
+    file = folder / f"published.{published.kind}"
+    file.write_text(published.content[published.kind])
+    option = "--deepspeed" if published.kind == "json" else "--config"
+    return [option, file.name, *added_words(published)]
+
+
+def added_words(published):
+    if published.kind == "words":
+        return [word for names, words in ADDED_TO_MEGATRON if not names & set(published.content["words"]) for word in words]
+    beginnings = [begin for begin in ADDED if published.name.startswith(begin)]
+    return ADDED[max(beginnings, key=len)] if beginnings else []
+
+
+def cut_words(published, words):
+    sizes = cut_layout(layout(published))
+    ranks = ["--nproc", str(world(sizes))]
+    if published.kind != "words":
+        return words + OVERRIDES + ranks + [word for axis, size in sizes.items() for word in (f"--{AXES[axis][0]}", str(size))]
+    cut = CUT | {AXES[axis][0].replace("_", "-"): size for axis, size in sizes.items()}
+    if published.settings().get("moe_layer_freq") == "1":  # all layers have experts, whatever their number
+        del cut["moe-layer-freq"]
+    return replaced(words, cut) + ranks
+
+
+REJECTED = [re.compile(pattern) for pattern in (
+    r"(?:^|: )(\S+) (?:\(\S+\) )?is .*, which Concord does not support: ",
+    r"(?:^|: )(\S+) (?:\(\S+\) )?is .*, (?:but must be|which no model family here has:) ",
+    r"^Megatron's default of (\S+) is ",
+    r"(?:^|: )unexpected '(\S+)'; pass arguments as --name value",  # a word after the value of an argument
+    r"config\.json: (model_type|quantization_config) ")]
+
+
+def rejected_names(errors):
+    """The names that |errors| are about. Throws if a line is about anything else."""
+    names = set()
+    for line in errors.splitlines():
+        line = line.strip().removeprefix("concord: ")
+        if not line or re.fullmatch(r"\d+ errors in the arguments:", line) or line.startswith("note: "):
+            continue
+        match = next(filter(None, (pattern.search(line) for pattern in REJECTED)), None)
+        if match is None:
+            raise AssertionError(errors)
+        names.add(match[1])
+    return sorted(names)
+
+
+def steps_of(folder):
+    """Loss, gradient norm and learning rate of each step."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [tuple(line[name] for name in ("loss", "grad_norm", "learning_rate")) for line in lines if "loss" in line]
+
+
+def result_of(program, published, folder):
+    """Returns what expected.json has for the file, and the output folder if the file trains."""
+    words = published_words(published, folder)
+    done = run(program, [*words, "--nproc", str(world(layout(published))), "--print_config"], folder)
+    if done.returncode == 0:
+        done = run(program, cut_words(published, words), folder)
+    if done.returncode != 0:
+        return {"refused": rejected_names(done.stderr)}, None
+    [metrics] = folder.rglob("metrics.jsonl")
+    return {"trains": True}, metrics.parent
+
+
+def compare_with_native(program, published, output, folder):
+    ranks = str(world(cut_layout(layout(published))))
+    done = run(program, [*NATIVE[published.name].split(), *OVERRIDES, "--nproc", ranks, "--output_dir", "native"], folder)
+    assert done.returncode == 0, done.stderr
+    native = steps_of(folder / "native")
+    assert steps_of(output) == native, f"loss, gradient norm, learning rate {steps_of(output)}, with Concord's own settings {native}"
+    found, wanted = ({path.relative_to(each): path.read_bytes() for path in each.rglob("*.safetensors")} for each in (output, folder / "native"))
+    assert found and sorted(found) == sorted(wanted), f"files {sorted(map(str, found))}, native {sorted(map(str, wanted))}"
+    for name, content in found.items():
+        assert content == wanted[name], f"{name} differs"
+
+
+def check(program, published, folder, expected):
+    result, output = result_of(program, published, folder)
+    assert result == expected, f"found {json.dumps(result)}, expected.json has {json.dumps(expected)}"
+    if output is None:
+        return "rejected for " + ", ".join(result["refused"])
+    losses = [loss for loss, _, _ in steps_of(output)]
+    assert len(losses) == 2 and all(map(math.isfinite, losses)), f"losses {losses}"
+    if published.name not in NATIVE:
+        return f"losses {losses}"
+    compare_with_native(program, published, output, folder)
+    return f"losses {losses}, as with Concord's own settings"
+
+
+def main():
+    program, *parts = sys.argv[1:]
+    program = Path(program).resolve()
+    transformers.utils.logging.disable_progress_bar()
+    files = read_published(parts)
+    expected = json.loads((HERE / "expected.json").read_text())
+    assert parts or sorted(expected) == [each.name for each in files], "expected.json is about other files than settings/"
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        root = Path(folder)
+        inputs = Inputs(root / "inputs", files)
+
+        def start(published):
+            work = root / published.name.replace("/", "+")
+            work.mkdir()
+            inputs.enter(published, work)
+            return check(program, published, work, expected[published.name])
+
+        for published, checked in [(each, pool.submit(start, each)) for each in files]:
+            try:
+                print(f"{published.name}: {checked.result()}", flush=True)
+            except AssertionError as error:
+                failures += 1
+                print(f"FAILED {published.name}: {error}", flush=True)
+    if failures:
+        sys.exit(f"{failures} of {len(files)} files failed")
+
+
+if __name__ == "__main__":
+    main()
