@@ -36,8 +36,8 @@ struct Reading {
   TrainingArguments* arguments;
   ExtraArguments* extra = nullptr;  // null: none
   std::vector<std::string> given = {};
-  size_t given_in_file = 0;                  // how many of them
   std::set<const Argument*> below_one = {};  // the arguments of that column that were set so
+  size_t given_in_file = 0;                  // how many of them
   Problems problems = {};
   std::map<std::string_view, std::vector<std::string>> ignored = {};  // by reason
   ForeignValues converted = {};                                       // applied when all other names are read
@@ -64,31 +64,11 @@ bool is_neutral(const NotSupported& refused, const ArgumentValue& value) {
   return is_empty_list || std::ranges::find(refused.neutral, text) != refused.neutral.end();
 }
 
-// Returns the argument that |value|, given as |name|, is for; null if there is none. Other programs' names have one
-// meaning only.
-const Argument* argument_of(const std::string& name, const ArgumentValue& value) {
-  const Argument* argument = find_argument(name);
-  return argument == nullptr || argument->name != name ? argument : &argument_for(*argument, value.text);
-}
-
-// Resets the argument for the other form if |name| was given both as a number and as a fraction: the last one holds.
-void forget_other_form(const std::string& name, const Argument* meant, Reading* reading) {
-  const Argument* named = find_argument(name);
-  if (named == nullptr) return;  // a setting that is converted
-  if (meant != named && named->name == name) {
-    assign(*named, {.text = "null"}, reading->arguments);
-    reading->below_one.insert(meant);
-  } else if (const Argument* other = find_argument(meant->below_one); reading->below_one.erase(other) > 0) {
-    assign(*other, {.text = "null"}, reading->arguments);
-  }
-}
-
 // Sets |argument| to |value|, which was given as |name|; errors are added to the problems.
 void take_argument(const Argument& argument, const std::string& name, const ArgumentValue& value,
                    const std::string& where, Reading* reading) {
   try {
     assign(argument, value, reading->arguments);
-    forget_other_form(name, &argument, reading);
     reading->given.emplace_back(argument.name);
   } catch (const Refusal& refusal) {
     const std::string shown_name = argument.name == name ? name : fmt::format("{} ({})", name, argument.name);
@@ -134,11 +114,30 @@ void take_foreign(const ForeignSetting& setting, const std::string& name, const 
       setting.meaning);
 }
 
+// Returns the argument that |value|, given as |name|, is for; null if there is none. Other programs' names have one
+// meaning only.
+const Argument* argument_of(const std::string& name, const ArgumentValue& value) {
+  const Argument* argument = find_argument(name);
+  return argument == nullptr || argument->name != name ? argument : &argument_for(*argument, value.text);
+}
+
+// Resets the argument for the other form, if a number and a fraction were given as |own|: the last one holds.
+void forget_other_form(const Argument& own, const Argument& meant, Reading* reading) {
+  if (&meant != &own) {
+    assign(own, {.text = "null"}, reading->arguments);
+    reading->below_one.insert(&meant);
+  } else if (const Argument* other = find_argument(own.below_one); reading->below_one.erase(other) > 0) {
+    assign(*other, {.text = "null"}, reading->arguments);
+  }
+}
+
 // Sets the argument called |name| to |value|; errors are added to the problems.
 void take(const std::string& name, const ArgumentValue& value, const std::string& where, Reading* reading) {
   const ForeignSetting* foreign = find_foreign(name);
-  if (const Argument* argument = find_argument(name); argument != nullptr && argument->name == name) {
-    take_argument(argument_for(*argument, value.text), name, value, where, reading);
+  if (const Argument* own = find_argument(name); own != nullptr && own->name == name) {
+    const Argument& meant = argument_for(*own, value.text);
+    take_argument(meant, name, value, where, reading);
+    forget_other_form(*own, meant, reading);
   } else if (reading->extra != nullptr && reading->extra->has(name)) {
     take_extra(name, value, where, reading);
   } else if (foreign != nullptr) {

@@ -81,6 +81,8 @@ void add_hf_converted(ForeignRows& rows) {
       .convert("no_cuda", {"platform: cpu", on_cpu})
       .convert("bf16_full_eval", {"the training type, which evaluation uses too: bf16", evaluation_in_bf16})
       .convert("fp16_full_eval", {"the training type, which evaluation uses too: fp16", evaluation_in_fp16})
+      .convert("use_cpu", {"platform: cpu", on_cpu})
+      .convert("no_cuda", {"platform: cpu", on_cpu})
       .convert("deepspeed", {"the file's settings (see DeepSpeed's names below)", deepspeed_file})
       .convert("fsdp", {"use_distributed_optimizer: true, with a note on what is not sharded", fsdp_modes}, true)
       .convert("fsdp_config", {"likewise", fsdp_settings})
@@ -123,7 +125,7 @@ void add_data_of_trl(ForeignRows& rows) {
       .refuse("completion_only_loss", {"true"},
               "the loss of prompts and completions is on the completion; give `text` to train on both")
       .refuse("shuffle_dataset", {"false", "true"}, "use shuffle")
-      .refuse("eos_token", {}, "the tokenizer's folder names it");
+      .refuse("eos_token", {"<eos_token>"}, "the tokenizer's folder names it");
 }
 
 void add_model_of_trl(ForeignRows& rows) {
