@@ -36,9 +36,10 @@ Sample draw_copy(Draw& draw, c10::ScalarType type) {
 
 const RegisterSamples kCopy("concord::copy_grads_", draw_copy);
 const RegisterRealSizes kRealCopy("concord::copy_grads_", {draw_copy});
-const RegisterSamples kPreference("concord::prefers_cleared_grads", [](Draw& draw, c10::ScalarType type) {
-  return Sample{{draw.normal({draw.size()}, type)}};
-});
+
+Sample draw_preference(Draw& draw, c10::ScalarType type) { return {{draw.normal({draw.size()}, type)}}; }
+const RegisterSamples kPreference("concord::prefers_cleared_grads", draw_preference);
+const RegisterRealSizes kRealPreference("concord::prefers_cleared_grads", {draw_preference});
 
 TEST(MainGrads, ListsOfDifferentLengthsAreRejected) {
   Draw draw(1);

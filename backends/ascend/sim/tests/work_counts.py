@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Counts launches and bytes of a training step on the simulated CANN: work_counts.py PROGRAM [--shape dense|experts]
-[--ranks N] [--operators step|layer] [--most_launches N] [--most_step_launches N]
+[--tokens N] [--ranks N] [--operators step|layer] [--most_launches N] [--most_step_launches N]
 
-Trains models of Qwen2.5-0.5B's and Qwen3-30B-A3B's shapes, cut to a few layers and 1024 words, for 512 tokens per step
-in bf16, and prints the work of one step with 2 layers and of what the second layer adds to it (docs/ascend.md), on rank
-0. Needs the simulated CANN on the library path, CONCORD_PLATFORM=ascend and CONCORD_PLUGIN_PATH. Results are labelled
-sim-npu. With --most_launches it fails if a layer takes more launches, with --most_step_launches if a step does.
+Trains models of Qwen2.5-0.5B's and Qwen3-30B-A3B's shapes, cut to a few layers and 1024 words, in bf16, with --tokens
+(512) per step, and prints the work of one step with 2 layers and of what the second layer adds to it (docs/ascend.md),
+on rank 0. Needs the simulated CANN on the library path, CONCORD_PLATFORM=ascend and CONCORD_PLUGIN_PATH. Results are
+labelled sim-npu. With --most_launches it fails if a layer takes more launches, with --most_step_launches if a step does.
 """
 
 import argparse
@@ -16,10 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-TOKENS = 512
+MAX_TOKENS = 512
 DENSE = dict(
     model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=896, intermediate_size=4864,
-    num_attention_heads=14, num_key_value_heads=2, vocab_size=1024, max_position_embeddings=TOKENS, rope_theta=1e6,
+    num_attention_heads=14, num_key_value_heads=2, vocab_size=1024, max_position_embeddings=MAX_TOKENS, rope_theta=1e6,
     rms_norm_eps=1e-6, tie_word_embeddings=True, hidden_act="silu", initializer_range=0.02)
 EXPERTS = dict(
     DENSE, model_type="qwen3_moe", architectures=["Qwen3MoeForCausalLM"], hidden_size=512, intermediate_size=1536,
@@ -36,11 +36,11 @@ def train(arguments, folder, layers, steps):
     (out / "config.json").write_text(json.dumps({**SHAPES[arguments.shape], "num_hidden_layers": layers}))
     with (out / "data.jsonl").open("w") as file:
         for row in range(8):
-            tokens = [(row * 31 + token * 7 + token * token) % 1024 for token in range(TOKENS)]
+            tokens = [(row * 31 + token * 7 + token * token) % 1024 for token in range(arguments.tokens)]
             file.write(json.dumps({"input_ids": tokens}) + "\n")
     words = [arguments.program, "train", "--nproc", arguments.ranks, "--tensor_model_parallel_size", arguments.ranks,
              "--sequence_parallel", str(arguments.ranks > 1).lower(), "--model_config", out / "config.json",
-             "--train_data", out / "data.jsonl", "--output_dir", out / "run", "--seq_length", TOKENS,
+             "--train_data", out / "data.jsonl", "--output_dir", out / "run", "--seq_length", arguments.tokens,
              "--per_device_train_batch_size", 1, "--max_steps", steps, "--save_strategy", "no", "--logging_steps", 1,
              "--bf16", "true", "--disable_tqdm", "true", "--report_to", "none", *arguments.options]
     report = out / "work.json"
@@ -71,6 +71,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--shape", choices=SHAPES, default="dense")
+    parser.add_argument("--tokens", type=int, default=MAX_TOKENS)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--operators", choices=["step", "layer"], help="also print each operator")
     parser.add_argument("--most_launches", type=int)
