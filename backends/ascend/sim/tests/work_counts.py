@@ -2,10 +2,10 @@
 """Counts launches and bytes of a training step on the simulated CANN: work_counts.py PROGRAM [--shape dense|experts]
 [--tokens N] [--ranks N] [--operators step|layer] [--most_launches N] [--most_step_launches N]
 
-Trains models of Qwen2.5-0.5B's and Qwen3-30B-A3B's shapes, cut to a few layers and 1024 words, in bf16, with --tokens
-(512) per step, and prints the work of one step with 2 layers and of what the second layer adds to it (docs/ascend.md),
-on rank 0. Needs the simulated CANN on the library path, CONCORD_PLATFORM=ascend and CONCORD_PLUGIN_PATH. Results are
-labelled sim-npu. With --most_launches it fails if a layer takes more launches, with --most_step_launches if a step does.
+Trains Qwen2.5-0.5B cut to a few layers and 1024 words, or a small Qwen3-MoE, in bf16, with --tokens (512) per step,
+and prints the work of one step with 2 layers and of what the second layer adds to it (docs/ascend.md), on rank 0. Needs
+the simulated CANN on the library path, CONCORD_PLATFORM=ascend and CONCORD_PLUGIN_PATH. Results are labelled sim-npu.
+With --most_launches it fails if a layer takes more launches, with --most_step_launches if a step does.
 """
 
 import argparse
