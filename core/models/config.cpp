@@ -98,8 +98,8 @@ json text_model(const json& whole, const ConfigReader& read, const Family& famil
   read.object("text_config");
   json text = parse_json(family.text_defaults, family.model_type);
   text.update(whole["text_config"]);
-  for (const char* key :
-       {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config"}) {
+  for (const char* key : {"dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
+                          "quantization_config"}) {
     if (!text.contains(key) && whole.contains(key)) text[key] = whole[key];
   }
   text["model_type"] = family.model_type;
@@ -204,7 +204,7 @@ RopeSettings read_rope(const ConfigReader& read, const Family& family, const Mod
 void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& model) {
   model.vocab_size = read.integer("vocab_size", kVocabulary);
   model.hidden_size = read.integer("hidden_size", kSize);
-  model.intermediate_size = read.integer("intermediate_size", kSize);
+  model.intermediate_size = read.integer(family.intermediate_key, kSize);
   model.num_hidden_layers = read.integer("num_hidden_layers", kLayers);
   model.num_attention_heads = read.integer("num_attention_heads", kHeads);
   const bool as_heads =
@@ -272,7 +272,9 @@ void read_quantization(const ConfigReader& read, ModelConfig& model) {
   if (!read.has("quantization_config")) return;
   const ConfigReader how = read.object("quantization_config");
   if (how.text("quant_method", "") == "mxfp4") return;
-  if (how.text("quant_method", "") != "fp8" || how.text("fmt", "e4m3") != "e4m3" || !how.has("weight_block_size")) {
+  const std::string format = how.text("fmt", "e4m3");
+  const bool is_e4m3 = format == "e4m3" || format == "float8_e4m3fn";
+  if (how.text("quant_method", "") != "fp8" || !is_e4m3 || !how.has("weight_block_size")) {
     read.refuse(
         "quantization_config",
         "is not supported: quant_method must be mxfp4, or fp8 with fmt e4m3 and a weight_block_size; save the model "
@@ -383,10 +385,15 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
     const std::string text = text_model(document, whole, *part).dump(2) + "\n";
     ModelConfig model = parse_model_config(text, fmt::format("{}: text_config", file));
     model.unused_tensors = {"vision_tower.", "multi_modal_projector."};
+    model.whole_text = given;
     return model;
   }
-  const ConfigReader& read = whole;
-  const Family& family = family_of(read);
+  ModelConfig model = read_model(whole, family_of(whole));
+  model.text = given;
+  return model;
+}
+
+ModelConfig read_model(const ConfigReader& read, const Family& family) {
   ModelConfig model;
   model.model_type = family.model_type;
   model.architecture = family.architecture;
@@ -401,7 +408,6 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
   if (const double count = parameters_of(model); count > static_cast<double>(kMaxParameters)) {
     read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMaxParameters));
   }
-  model.text = given;
   return model;
 }
 

@@ -64,13 +64,15 @@ def probe(program, model, folder, *more):
     return load_file(str(folder / "dump.safetensors"))
 
 
-def compare_layouts(program, name, family, settings, layouts, tokens, folder):
+def compare_layouts(program, name, family, settings, layouts, tokens, folder, model_type=None):
     model = make_model(family, settings, 3)
     torch.manual_seed(5)
     ids = torch.randint(0, settings["vocab_size"], (2, tokens))
     labels = torch.where(torch.rand(ids.shape) < 0.2, torch.full_like(ids, -100), ids)
     expected = reference(model, ids, labels)
     model.float().save_pretrained(folder / "model")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    (folder / "model" / "config.json").write_text(json.dumps(config | {"model_type": model_type or family}))
     save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
     worst = {"logits": 0.0, "gradient": 0.0, "between": 0.0}
     first = None

@@ -95,14 +95,15 @@ void read_expert_counts(const ConfigReader& read, ModelConfig& model, const Expe
   ExpertConfig& experts = model.experts;
   // transformers 5 has one name for all; in older files it depends on the family.
   const char* key = "num_local_experts";
-  for (const char* name : {"num_experts", "n_routed_experts"}) {
+  for (const char* name : {"num_experts", "n_routed_experts", "moe_num_experts"}) {
     if (read.has(name)) key = name;
   }
+  const char* const choices = read.has("moe_k") ? "moe_k" : "num_experts_per_tok";
   experts.num_experts = read.integer(key, kExperts, defaults.num_experts);
-  experts.num_experts_per_tok = read.integer("num_experts_per_tok", kExperts, defaults.num_experts_per_tok);
+  experts.num_experts_per_tok = read.integer(choices, kExperts, defaults.num_experts_per_tok);
   if (experts.num_experts_per_tok > experts.num_experts) {
-    read.refuse(fmt::format("num_experts_per_tok {} must be at most {} {}", experts.num_experts_per_tok, key,
-                            experts.num_experts));
+    read.refuse(
+        fmt::format("{} {} must be at most {} {}", choices, experts.num_experts_per_tok, key, experts.num_experts));
   }
   experts.sparse.assign(static_cast<size_t>(model.num_hidden_layers), true);
   experts.output_router_logits = read.flag("output_router_logits", false);
