@@ -17,6 +17,7 @@ extern const Family kLlama;
 extern const Family kMistral;
 extern const Family kMixtral;
 extern const Family kOlmo2;
+extern const Family kOlmo3;
 extern const Family kPhi3;
 extern const Family kQwen2;
 extern const Family kQwen2Moe;
@@ -27,9 +28,9 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kDeepseekV3, &kGemma2,   &kGemma3Text, &kGlm4,    &kGlm4Moe, &kGptOss, &kGranite,
-                                   &kLlama,      &kMistral,  &kMixtral,    &kOlmo2,   &kPhi3,    &kQwen2,  &kQwen2Moe,
-                                   &kQwen3,      &kQwen3Moe, &kQwen3Next,  &kSeedOss, &kSmolLm3};
+  static const std::array families{&kDeepseekV3, &kGemma2,  &kGemma3Text, &kGlm4,      &kGlm4Moe, &kGptOss, &kGranite,
+                                   &kLlama,      &kMistral, &kMixtral,    &kOlmo2,     &kOlmo3,   &kPhi3,   &kQwen2,
+                                   &kQwen2Moe,   &kQwen3,   &kQwen3Moe,   &kQwen3Next, &kSeedOss, &kSmolLm3};
   return families;
 }
 
