@@ -7,6 +7,7 @@
 namespace concord {
 
 extern const Family kDeepseekV3;
+extern const Family kErnie45;
 extern const Family kGemma2;
 extern const Family kGemma3Text;
 extern const Family kGlm4;
@@ -28,9 +29,10 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kDeepseekV3, &kGemma2,  &kGemma3Text, &kGlm4,      &kGlm4Moe, &kGptOss, &kGranite,
-                                   &kLlama,      &kMistral, &kMixtral,    &kOlmo2,     &kOlmo3,   &kPhi3,   &kQwen2,
-                                   &kQwen2Moe,   &kQwen3,   &kQwen3Moe,   &kQwen3Next, &kSeedOss, &kSmolLm3};
+  static const std::array families{&kDeepseekV3, &kErnie45, &kGemma2, &kGemma3Text, &kGlm4,    &kGlm4Moe,
+                                   &kGptOss,     &kGranite, &kLlama,  &kMistral,    &kMixtral, &kOlmo2,
+                                   &kOlmo3,      &kPhi3,    &kQwen2,  &kQwen2Moe,   &kQwen3,   &kQwen3Moe,
+                                   &kQwen3Next,  &kSeedOss, &kSmolLm3};
   return families;
 }
 
