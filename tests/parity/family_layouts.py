@@ -66,11 +66,12 @@ OWN = {
         "full_attention": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16},
         "sliding_attention": {"rope_type": "default", "rope_theta": 700.0}}},
     "ernie4_5": {"use_bias": True, "tie_word_embeddings": True},
+    "hunyuan_v1_dense": {"attention_bias": True, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 9.0}},
 }
 # hf_parity_test has golden files of these under such layouts and more.
 GOLDEN = ("qwen2", "qwen2_moe", "qwen3_moe", "mixtral")
 NORM, WEIGHT = train_experts.NORM, train_experts.WEIGHT
-TRAINED = ("olmo3", "ernie4_5")
+TRAINED = ("olmo3", "ernie4_5", "hunyuan_v1_dense")
 TRAINING = {"tp 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "pipeline_model_parallel_size: 2",
                               "gradient_accumulation_steps: 4"])}
 DENSE_TRAINING = {"cp 2": (2, ["context_parallel_size: 2", "gradient_accumulation_steps: 4"])}
