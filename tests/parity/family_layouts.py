@@ -67,11 +67,13 @@ OWN = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 700.0}}},
     "ernie4_5": {"use_bias": True, "tie_word_embeddings": True},
     "hunyuan_v1_dense": {"attention_bias": True, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 1.0, "alpha": 9.0}},
+    "ministral3": {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 7,
+                                       "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}},
 }
 # hf_parity_test has golden files of these under such layouts and more.
 GOLDEN = ("qwen2", "qwen2_moe", "qwen3_moe", "mixtral")
 NORM, WEIGHT = train_experts.NORM, train_experts.WEIGHT
-TRAINED = ("olmo3", "ernie4_5", "hunyuan_v1_dense")
+TRAINED = ("olmo3", "ernie4_5", "hunyuan_v1_dense", "ministral3")
 TRAINING = {"tp 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "pipeline_model_parallel_size: 2",
                               "gradient_accumulation_steps: 4"])}
 DENSE_TRAINING = {"cp 2": (2, ["context_parallel_size: 2", "gradient_accumulation_steps: 4"])}
