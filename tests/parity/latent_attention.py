@@ -36,6 +36,9 @@ SETTINGS = {
 MODELS = {"with a latent of queries": {},
           "without": {"q_lora_rank": None, "attention_bias": True, "rope_interleave": False, "v_head_dim": 14,
                       "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}
+# DeepSeek V3's keys with the choices of Kimi K2's published file.
+KIMI = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+        "rope_parameters": SETTINGS["rope_parameters"] | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0}}
 EP = ["--expert_model_parallel_size", "2"]
 TP = ["--tensor_model_parallel_size", "2"]
 LAYOUTS = {
@@ -308,6 +311,8 @@ def main():
     for name, more in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
             compare_layouts(arguments.program, name, "deepseek_v3", SETTINGS | more, LAYOUTS, 24, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        compare_layouts(arguments.program, "Kimi K2", "deepseek_v3", SETTINGS | KIMI, LAYOUTS, 24, Path(folder), "kimi_k2")
     for tied in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             compare_further(arguments.program, tied, Path(folder))

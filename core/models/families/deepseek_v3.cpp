@@ -1,4 +1,4 @@
-// DeepSeek V3, R1 and Moonlight: latent attention, experts by read_deepseek_experts. As in transformers, MTP
+// DeepSeek V3, R1, Moonlight and Kimi K2: latent attention, experts by read_deepseek_experts. As in transformers, MTP
 // layers in the files are not used by default.
 #include <fmt/core.h>
 
@@ -73,5 +73,9 @@ void describe_deepseek_v3(const ConfigReader& read, ModelConfig& model) {
 
 extern const Family kDeepseekV3;
 const Family kDeepseekV3{"deepseek_v3", "DeepseekV3ForCausalLM", 0, 64, &describe_deepseek_v3};
+
+// Kimi K2 is DeepSeek V3 with other sizes; transformers reads it as that once its model_type is changed.
+extern const Family kKimiK2;
+const Family kKimiK2{"kimi_k2", "DeepseekV3ForCausalLM", 0, 64, &describe_deepseek_v3};
 
 }  // namespace concord
