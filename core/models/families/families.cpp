@@ -12,6 +12,7 @@ extern const Family kGemma2;
 extern const Family kGemma3Text;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
+extern const Family kGlm4MoeLite;
 extern const Family kGptOss;
 extern const Family kGranite;
 extern const Family kHunyuanV1Dense;
@@ -32,10 +33,10 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kDeepseekV3, &kErnie45, &kGemma2,         &kGemma3Text, &kGlm4,    &kGlm4Moe,
-                                   &kGptOss,     &kGranite, &kHunyuanV1Dense, &kKimiK2,     &kLlama,   &kMinistral3,
-                                   &kMistral,    &kMixtral, &kOlmo2,          &kOlmo3,      &kPhi3,    &kQwen2,
-                                   &kQwen2Moe,   &kQwen3,   &kQwen3Moe,       &kQwen3Next,  &kSeedOss, &kSmolLm3};
+  static const std::array families{
+      &kDeepseekV3,     &kErnie45,  &kGemma2, &kGemma3Text, &kGlm4,      &kGlm4Moe, &kGlm4MoeLite, &kGptOss, &kGranite,
+      &kHunyuanV1Dense, &kKimiK2,   &kLlama,  &kMinistral3, &kMistral,   &kMixtral, &kOlmo2,       &kOlmo3,  &kPhi3,
+      &kQwen2,          &kQwen2Moe, &kQwen3,  &kQwen3Moe,   &kQwen3Next, &kSeedOss, &kSmolLm3};
   return families;
 }
 
