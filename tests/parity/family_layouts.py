@@ -71,11 +71,12 @@ OWN = {
                                        "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3}},
     "glm4_moe_lite": LATENT | {"n_group": 1, "topk_group": 1, "mlp_layer_types": ["dense", "sparse"],
                                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}},
+    "minimax_m2": {"intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 4},
 }
 # hf_parity_test has golden files of these under such layouts and more.
 GOLDEN = ("qwen2", "qwen2_moe", "qwen3_moe", "mixtral")
 NORM, WEIGHT = train_experts.NORM, train_experts.WEIGHT
-TRAINED = ("olmo3", "ernie4_5", "hunyuan_v1_dense", "ministral3", "glm4_moe_lite")
+TRAINED = ("olmo3", "ernie4_5", "hunyuan_v1_dense", "ministral3", "glm4_moe_lite", "minimax_m2")
 TRAINING = {"tp 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "pipeline_model_parallel_size: 2",
                               "gradient_accumulation_steps: 4"])}
 DENSE_TRAINING = {"cp 2": (2, ["context_parallel_size: 2", "gradient_accumulation_steps: 4"])}

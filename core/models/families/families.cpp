@@ -18,6 +18,7 @@ extern const Family kGranite;
 extern const Family kHunyuanV1Dense;
 extern const Family kKimiK2;
 extern const Family kLlama;
+extern const Family kMiniMaxM2;
 extern const Family kMinistral3;
 extern const Family kMistral;
 extern const Family kMixtral;
@@ -33,10 +34,11 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{
-      &kDeepseekV3,     &kErnie45,  &kGemma2, &kGemma3Text, &kGlm4,      &kGlm4Moe, &kGlm4MoeLite, &kGptOss, &kGranite,
-      &kHunyuanV1Dense, &kKimiK2,   &kLlama,  &kMinistral3, &kMistral,   &kMixtral, &kOlmo2,       &kOlmo3,  &kPhi3,
-      &kQwen2,          &kQwen2Moe, &kQwen3,  &kQwen3Moe,   &kQwen3Next, &kSeedOss, &kSmolLm3};
+  static const std::array families{&kDeepseekV3,  &kErnie45,    &kGemma2,   &kGemma3Text,     &kGlm4,     &kGlm4Moe,
+                                   &kGlm4MoeLite, &kGptOss,     &kGranite,  &kHunyuanV1Dense, &kKimiK2,   &kLlama,
+                                   &kMiniMaxM2,   &kMinistral3, &kMistral,  &kMixtral,        &kOlmo2,    &kOlmo3,
+                                   &kPhi3,        &kQwen2,      &kQwen2Moe, &kQwen3,          &kQwen3Moe, &kQwen3Next,
+                                   &kSeedOss,     &kSmolLm3};
   return families;
 }
 
