@@ -8,6 +8,7 @@ namespace concord {
 
 extern const Family kDeepseekV3;
 extern const Family kErnie45;
+extern const Family kErnie45Moe;
 extern const Family kGemma2;
 extern const Family kGemma3Text;
 extern const Family kGlm4;
@@ -34,11 +35,11 @@ extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kDeepseekV3,  &kErnie45,    &kGemma2,   &kGemma3Text,     &kGlm4,     &kGlm4Moe,
-                                   &kGlm4MoeLite, &kGptOss,     &kGranite,  &kHunyuanV1Dense, &kKimiK2,   &kLlama,
-                                   &kMiniMaxM2,   &kMinistral3, &kMistral,  &kMixtral,        &kOlmo2,    &kOlmo3,
-                                   &kPhi3,        &kQwen2,      &kQwen2Moe, &kQwen3,          &kQwen3Moe, &kQwen3Next,
-                                   &kSeedOss,     &kSmolLm3};
+  static const std::array families{&kDeepseekV3, &kErnie45,     &kErnie45Moe, &kGemma2,   &kGemma3Text,     &kGlm4,
+                                   &kGlm4Moe,    &kGlm4MoeLite, &kGptOss,     &kGranite,  &kHunyuanV1Dense, &kKimiK2,
+                                   &kLlama,      &kMiniMaxM2,   &kMinistral3, &kMistral,  &kMixtral,        &kOlmo2,
+                                   &kOlmo3,      &kPhi3,        &kQwen2,      &kQwen2Moe, &kQwen3,          &kQwen3Moe,
+                                   &kQwen3Next,  &kSeedOss,     &kSmolLm3};
   return families;
 }
 
