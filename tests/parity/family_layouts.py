@@ -74,13 +74,13 @@ OWN = {
     "minimax_m2": {"intermediate_size": 24, "num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 4},
     "ernie4_5_moe": {"head_dim": None, "moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 16,
                      "moe_num_shared_experts": 2, "moe_layer_start_index": 0},
-    "qwen3_5_text": {key: value for key, value in DELTA.items() if "expert" not in key},
+    "qwen3_5_text": {key: value for key, value in DELTA.items() if "expert" not in key}, "qwen3_5_moe_text": DELTA,
 }
 # hf_parity_test has golden files of these under such layouts and more.
 GOLDEN = ("qwen2", "qwen2_moe", "qwen3_moe", "mixtral")
 NORM, WEIGHT = train_experts.NORM, train_experts.WEIGHT
 TRAINED = ("olmo3", "ernie4_5", "hunyuan_v1_dense", "ministral3", "glm4_moe_lite", "minimax_m2", "ernie4_5_moe",
-           "qwen3_5_text")
+           "qwen3_5_text", "qwen3_5_moe_text")
 TRAINING = {"tp 2, pp 2": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true", "pipeline_model_parallel_size: 2",
                               "gradient_accumulation_steps: 4"])}
 DENSE_TRAINING = {"cp 2": (2, ["context_parallel_size: 2", "gradient_accumulation_steps: 4"])}

@@ -28,8 +28,8 @@ except ImportError as missing:
 
 FAMILIES = ("qwen2", "qwen3", "llama", "mistral", "qwen2_moe", "qwen3_moe", "mixtral", "granite", "smollm3", "seed_oss",
             "olmo2", "phi3", "glm4", "glm4_moe", "deepseek_v3", "gemma2", "gemma3_text", "gpt_oss", "qwen3_next",
-            "olmo3", "ernie4_5", "hunyuan_v1_dense", "ministral3", "glm4_moe_lite", "minimax_m2", "ernie4_5_moe",
-            "qwen3_5_text")
+            "olmo3", "qwen3_5_moe_text", "ernie4_5", "hunyuan_v1_dense", "ministral3", "glm4_moe_lite", "minimax_m2",
+            "ernie4_5_moe", "qwen3_5_text")
 LATENT, MIXTRAL = ("deepseek_v3", "glm4_moe_lite"), ("mixtral", "minimax_m2")  # the latter by the names in files
 LINEAR = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 EXPERTS = ("qwen2_moe", "qwen3_moe", "glm4_moe", "gpt_oss", "qwen3_next", "qwen3_5_moe_text", "ernie4_5_moe", *LATENT, *MIXTRAL)

@@ -69,6 +69,14 @@ void describe_qwen3_5(const ConfigReader& read, ModelConfig& model) {
   model.delta.has_plain_projections = true;
 }
 
+void describe_qwen3_5_moe(const ConfigReader& read, ModelConfig& model) {
+  describe_qwen3_5(read, model);
+  read_expert_counts(read, model, {.num_experts = 256, .num_experts_per_tok = 8, .moe_intermediate_size = 512});
+  model.experts.intermediate_size = model.intermediate_size;
+  model.experts.norm_topk_prob = true;
+  read_shared_expert(read, model);
+}
+
 }  // namespace
 
 extern const Family kQwen3Next;
@@ -86,5 +94,19 @@ const Family kQwen35{.model_type = "qwen3_5_text",
                      .text_defaults = R"({"vocab_size": 248320, "num_attention_heads": 16, "hidden_size": 4096,
                          "intermediate_size": 12288, "num_hidden_layers": 32, "max_position_embeddings": 32768})",
                      .scoring_architecture = "Qwen3_5TextForSequenceClassification"};
+
+extern const Family kQwen35Moe;
+const Family kQwen35Moe{.model_type = "qwen3_5_moe_text",
+                        .architecture = "Qwen3_5MoeForCausalLM",
+                        .default_key_value_heads = 2,
+                        .default_head_dim = 256,
+                        .describe = &describe_qwen3_5_moe,
+                        .default_partial_rotary_factor = 0.25,
+                        .intermediate_key = "moe_intermediate_size",
+                        .whole_model_type = "qwen3_5_moe",
+                        .whole_architecture = "Qwen3_5MoeForConditionalGeneration",
+                        .text_defaults = R"({"vocab_size": 248320, "num_attention_heads": 16, "hidden_size": 2048,
+                            "moe_intermediate_size": 512, "num_hidden_layers": 40, "max_position_embeddings": 32768})",
+                        .scoring_architecture = ""};
 
 }  // namespace concord
