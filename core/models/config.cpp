@@ -384,7 +384,9 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
   if (const Family* part = part_of(whole)) {
     const std::string text = text_model(document, whole, *part).dump(2) + "\n";
     ModelConfig model = parse_model_config(text, fmt::format("{}: text_config", file));
-    model.unused_tensors = {"vision_tower.", "multi_modal_projector."};
+    for (const char* other : {"vision_tower.", "multi_modal_projector.", "visual."}) {
+      model.unused_tensors.insert(model.unused_tensors.end(), {other, std::string("model.") + other});
+    }
     model.whole_text = given;
     return model;
   }
