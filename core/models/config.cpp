@@ -7,10 +7,10 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/input_file.h"
-#include "core/base/nearest_name.h"
 #include "core/base/parse_json.h"
 #include "core/models/config_reader.h"
 #include "core/models/families/family.h"
+#include "core/models/nearest_family.h"
 
 namespace concord {
 namespace {
@@ -39,14 +39,6 @@ std::string known_architectures() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-[[noreturn]] void refuse_model_type(const ConfigReader& read, const std::string& model_type) {
-  std::vector<std::string_view> known;
-  for (const Family* family : all_families()) known.emplace_back(family->model_type);
-  const std::string nearest = nearest_name(model_type, known);
-  read.refuse("model_type", fmt::format("must be one of {}{}", known_model_types(),
-                                        nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
-}
-
 // The name of transformers' class for classifying sequences, which reward models are; empty: it has none.
 std::string scoring_architecture(const Family& family) {
   if (family.scoring_architecture != nullptr) return family.scoring_architecture;
@@ -66,7 +58,9 @@ const Family& family_of(const ConfigReader& read) {
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
                                   [&](const Family* family) { return family->model_type == model_type; });
-  if (found == families.end()) refuse_model_type(read, model_type);
+  if (found == families.end()) {
+    read.refuse("model_type", fmt::format("must be one of {}; {}", known_model_types(), nearest_family(read)));
+  }
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::ranges::find(architectures, wanted) == architectures.end() &&
