@@ -1,29 +1,46 @@
 #include "core/checkpoint/optimizer_files.h"
 
-#include <fmt/core.h>
+#include <c10/util/BFloat16.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 #include <span>
+#include <vector>
 
 #include "core/base/config_error.h"
+#include "core/checkpoint/hf_dtype.h"
 #include "core/checkpoint/hf_plan.h"
 
 namespace concord {
 namespace {
 
+using FileType = safetensors::DType;
+
 std::string file_tensor(const std::string& key, const std::string& tensor) { return fmt::format("{}.{}", key, tensor); }
+
+// Reads elements of |tensor| from index |begin| on and widens them.
+void read_elements(const safetensors::Weights::Tensor& tensor, int64_t begin, std::span<float> out) {
+  const auto read = [&](auto values) {
+    tensor.file->read(*tensor.info, static_cast<uint64_t>(begin) * sizeof(values[0]), std::as_writable_bytes(values));
+  };
+  if (tensor.info->dtype == FileType::kF32) return read(out);
+  std::vector<c10::BFloat16> narrow(out.size());
+  read(std::span(narrow));
+  std::ranges::copy(narrow, out.begin());
+}
 
 }  // namespace
 
-SavedTensors saved_tensors(const std::vector<std::pair<std::string, const Parameter*>>& tensors,
-                           std::vector<OptimizerState::Entry> entries) {
+SavedTensors saved_tensors(const std::vector<StateTensor>& tensors, std::vector<OptimizerState::Entry> entries) {
   SavedTensors saved{.stem = kOptimizerStem, .tensors = {}, .parts = {}};
   std::set<std::string> names;  // a tied embedding can be on both ends of one rank
-  for (const auto& [key, parameter] : tensors) {
+  for (const auto& [key, parameter, type] : tensors) {
     for (GlobalTensor& tensor : global_tensors(parameter->spec)) {
       const std::string name = file_tensor(key, tensor.name);
       if (names.insert(name).second) {
-        saved.tensors.push_back({name, safetensors::DType::kF32, std::move(tensor.shape)});
+        saved.tensors.push_back({name, file_type(type).value(), std::move(tensor.shape)});
       }
     }
   }
@@ -46,18 +63,31 @@ void OptimizerFiles::read(const std::string& key, const std::vector<ShardRun>& r
     const int64_t last =
         run.offset + (run.count - 1) / run.run_length * run.run_stride + (run.count - 1) % run.run_length;
     const uint64_t bytes = tensor->file->data(*tensor->info).size();
-    if (tensor->info->dtype != safetensors::DType::kF32 || bytes / sizeof(float) <= static_cast<uint64_t>(last)) {
-      throw ConfigError(fmt::format("{}: {} has {} bytes of {}, but element {} of 32-bit floats is needed",
-                                    tensor->file->path(), name, bytes, to_string(tensor->info->dtype), last));
+    const FileType dtype = tensor->info->dtype;
+    const auto size = static_cast<uint64_t>(size_of(dtype));
+    if ((dtype != FileType::kF32 && dtype != FileType::kBF16) || bytes / size <= static_cast<uint64_t>(last)) {
+      throw ConfigError(fmt::format("{}: {} has {} bytes of {}, but element {} of F32 or BF16 is needed",
+                                    tensor->file->path(), name, bytes, to_string(dtype), last));
     }
-    bytes_read_ += static_cast<uint64_t>(run.count) * sizeof(float);
+    bytes_read_ += static_cast<uint64_t>(run.count) * size;
     for (int64_t i = 0, length = 0; i < run.count; i += length) {
       length = std::min(run.run_length - i % run.run_length, run.count - i);
       const int64_t global = run.offset + i / run.run_length * run.run_stride;
-      tensor->file->read(*tensor->info, static_cast<uint64_t>(global) * sizeof(float),
-                         std::as_writable_bytes(std::span(out + run.local + i, static_cast<size_t>(length))));
+      read_elements(*tensor, global, {out + run.local + i, static_cast<size_t>(length)});
     }
   }
+}
+
+std::string OptimizerFiles::conversions(const std::vector<StateTensor>& tensors) const {
+  std::set<std::string> texts;
+  for (const auto& [key, parameter, type] : tensors) {
+    for (const GlobalTensor& tensor : global_tensors(parameter->spec)) {
+      const safetensors::Weights::Tensor* const stored = files_.find(file_tensor(key, tensor.name));
+      if (stored == nullptr || stored->info->dtype == file_type(type)) continue;
+      texts.insert(fmt::format("{} from {} to {}", key, to_string(stored->info->dtype), to_string(*file_type(type))));
+    }
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
 }
 
 }  // namespace concord

@@ -2,8 +2,9 @@
 // index.
 //
 // A tensor "<key>.<tensor>" ("exp_avg.model.norm.weight") is a whole moment or the whole fp32 weights, in the shape of
-// the weight without any parallelism. So files do not depend on ranks, buckets or vendors: each rank writes its part of
-// the elements at their global positions, and reads those that it needs. Threads: one at a time.
+// the weight without any parallelism, and in the type in which the run kept it. So files do not depend on ranks, buckets
+// or vendors: each rank writes its part of the elements at their global positions, and reads those that it needs.
+// Threads: one at a time.
 #pragma once
 
 #include <atomic>
@@ -23,8 +24,7 @@ using safetensors::kOptimizerStem;
 
 // Returns the tensors that this rank writes, for HfSaveOptions::more: |entries| as the state of |tensors|, which are
 // Optimizer::saved_state() and state_tensors(). They are views of the state, valid until the next step.
-SavedTensors saved_tensors(const std::vector<std::pair<std::string, const Parameter*>>& tensors,
-                           std::vector<OptimizerState::Entry> entries);
+SavedTensors saved_tensors(const std::vector<StateTensor>& tensors, std::vector<OptimizerState::Entry> entries);
 
 // Reads the state in the folder of a checkpoint, for Optimizer::load_state.
 class OptimizerFiles : public StateSource {
@@ -33,8 +33,11 @@ class OptimizerFiles : public StateSource {
   OptimizerFiles(const std::string& folder, int64_t steps) : files_(folder, kOptimizerStem), steps_(steps) {}
 
   int64_t steps() const override { return steps_; }
-  // Throws ConfigError, with the file and the tensor, if it is missing, is not fp32, or is too small.
+  // Throws ConfigError, with the file and the tensor, if it is missing, is not fp32 or bf16, or is too small.
   void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
+
+  // Returns the keys of |tensors| that are stored in another type, as text: "exp_avg from F32 to BF16". Empty: none.
+  std::string conversions(const std::vector<StateTensor>& tensors) const;
 
   uint64_t bytes_read() const { return bytes_read_; }  // bytes of tensors read so far
 

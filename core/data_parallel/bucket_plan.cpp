@@ -143,12 +143,17 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters, const B
   return plan;
 }
 
-BucketMemory memory_of(const BucketPlan& plan) {
+ElementState fp32_adamw_state(DType parameter) {
+  if (parameter == DType::kF32) return {8, "exp_avg fp32 4 + exp_avg_sq fp32 4"};
+  return {12, "exp_avg fp32 4 + exp_avg_sq fp32 4 + main fp32 4"};
+}
+
+BucketMemory memory_of(const BucketPlan& plan, const StateOfType& state) {
   BucketMemory memory;
   for (const BucketPlan::Buffer& buffer : plan.buffers) {
     memory.parameters += buffer.elements * size_of(buffer.dtype);
     memory.gradients += buffer.elements * size_of(buffer.grad_dtype);
-    memory.optimizer += buffer.elements / buffer.shards * (buffer.dtype == DType::kF32 ? 8 : 12);
+    memory.optimizer += buffer.elements / buffer.shards * state(buffer.dtype).bytes;
   }
   return memory;
 }

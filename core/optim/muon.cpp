@@ -119,7 +119,8 @@ at::Tensor Muon::momentum_of(const Task& task, double grad_scale) const {
   at::Tensor whole = at::zeros({task.elements}, task.options);
   for (const Part& part : task.parts) {
     const at::Tensor grads = part.segment->grads.to(at::kFloat).mul(grad_scale);
-    const at::Tensor momentum = part.segment->moments[0].to(grads.device());  // itself, unless it is offloaded
+    // Itself, unless it is offloaded or narrow.
+    const at::Tensor momentum = part.segment->moments[0].to(grads.device(), at::kFloat);
     // m_t = mu m + (1 - mu) g
     mix(momentum, grads, options_.muon_momentum);
     if (!momentum.is_same(part.segment->moments[0])) part.segment->moments[0].copy_(momentum);

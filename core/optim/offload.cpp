@@ -7,9 +7,10 @@
 namespace concord {
 
 int64_t kept_bytes(const std::vector<Segment*>& segments, const OffloadedState& state) {
-  const size_t tensors = 1 + state.moments + (state.has_average ? 1 : 0);
+  size_t element = sizeof(float) * (state.has_average ? 2 : 1);  // main weights and their EMA
+  for (const c10::ScalarType type : state.moments) element += c10::elementSize(type);
   int64_t bytes = 0;
-  for (const Segment* segment : segments) bytes += segment->size() * static_cast<int64_t>(tensors * sizeof(float));
+  for (const Segment* segment : segments) bytes += segment->size() * static_cast<int64_t>(element);
   return bytes;
 }
 
@@ -47,7 +48,7 @@ void Offload::keep(const std::vector<Segment*>& segments, const OffloadedState& 
 void Offload::allocate_state(Segment& segment, const OffloadedState& state) {
   const int64_t size = segment.size();
   segment.weights = pinned(size, c10::kFloat);
-  for (size_t i = 0; i < state.moments; ++i) segment.moments.push_back(pinned(size, c10::kFloat).zero_());
+  for (const c10::ScalarType type : state.moments) segment.moments.push_back(pinned(size, type).zero_());
   if (state.has_average) segment.average = pinned(size, c10::kFloat);
   state_bytes_ += kept_bytes({&segment}, state);
 }

@@ -15,7 +15,7 @@ namespace concord {
 
 // Tensors of the state that Offload holds for each segment.
 struct OffloadedState {
-  size_t moments = 0;
+  std::vector<c10::ScalarType> moments = {};
   bool has_average = false;  // the EMA of the weights
 };
 

@@ -21,16 +21,19 @@
 #include "core/ops/optimizer/adamw.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/muon.h"
+#include "core/optim/narrow_state.h"
 #include "core/optim/offload.h"
 #include "core/optim/offload_memory.h"
+#include "core/optim/state_precision.h"
 #include "core/optim/update_rule.h"
 #include "core/torch/host_copy.h"
 
 namespace concord {
 namespace {
 
-constexpr const char* kMain = "main";    // key of the fp32 main weights
-constexpr const char* kAverage = "ema";  // key of their EMA
+constexpr const char* kMain = "main";                 // key of the fp32 main weights
+constexpr const char* kAverage = "ema";               // key of their EMA
+constexpr const char* kMomentum = "momentum_buffer";  // key of Muon's momentum
 
 double host_fraction(const OptimizerOptions& options) {
   if (!options.optimizer_cpu_offload) return 0;
@@ -123,7 +126,9 @@ void Optimizer::create_segments(const Multipliers& multipliers) {
     if (segment.on_host) (is_matrix ? kept : on_host).push_back(&segment);
     if (!segment.on_host && !is_matrix) on_device_.push_back(&segment);
   }
-  const OffloadedState state{rule_->moments().size(), keeps_average()}, of_matrices{1, keeps_average()};
+  OffloadedState state{{}, keeps_average()};
+  for (const std::string& key : rule_->moments()) state.moments.push_back(type_of(key));
+  const OffloadedState of_matrices{{type_of(kMomentum)}, keeps_average()};
   if (options_.optimizer_cpu_offload) {
     check_offload_memory(ddp_.job(), offload_bytes(on_host, state) + kept_bytes(kept, of_matrices),
                          options_.optimizer_offload_fraction);
@@ -142,8 +147,10 @@ void Optimizer::allocate(std::span<Segment> segments) const {
   const bool main = has_main(segments.front());
   const at::Tensor weights = main ? at::empty({size}, fp32) : at::Tensor();
   const at::Tensor average = options_.ema_decay > 0 ? at::empty({size}, fp32) : at::Tensor();
-  std::vector<at::Tensor> moments(moments_of(*segments.front().parameter).size());
-  for (at::Tensor& moment : moments) moment = at::zeros({size}, fp32);
+  std::vector<at::Tensor> moments;
+  for (const std::string& key : moments_of(*segments.front().parameter)) {
+    moments.push_back(at::zeros({size}, fp32.dtype(type_of(key))));
+  }
   for (Segment& segment : segments) {
     const BufferRange range{segment.range.begin - begin, segment.range.end - begin};
     segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
@@ -157,7 +164,11 @@ void Optimizer::allocate(std::span<Segment> segments) const {
 bool Optimizer::uses_muon(const Parameter& parameter) const { return is_muon() && Muon::takes(parameter); }
 
 std::vector<std::string> Optimizer::moments_of(const Parameter& parameter) const {
-  return uses_muon(parameter) ? std::vector<std::string>{"momentum_buffer"} : rule_->moments();
+  return uses_muon(parameter) ? std::vector<std::string>{kMomentum} : rule_->moments();
+}
+
+c10::ScalarType Optimizer::type_of(const std::string& key) const {
+  return scalar_type(state_type(options_.precision, key));
 }
 
 bool Optimizer::has_main_weights() const {
@@ -332,7 +343,8 @@ OptimizerState Optimizer::state() const {
   OptimizerState state{steps_, {}};
   for (const Segment& segment : segments_) {
     for (const auto& [key, tensor] : tensors_of(segment)) {
-      state.entries.push_back({key, runs_of(segment, 0, segment.size()), tensor.detach().cpu().clone()});
+      state.entries.push_back({key, runs_of(segment, 0, segment.size()),
+                               tensor.detach().cpu().to(at::kFloat, /*non_blocking=*/false, /*copy=*/true)});
     }
   }
   return state;
@@ -352,14 +364,14 @@ std::vector<OptimizerState::Entry> Optimizer::saved_state(const std::optional<Ra
   return entries;
 }
 
-std::vector<std::pair<std::string, const Parameter*>> Optimizer::state_tensors() const {
-  std::vector<std::pair<std::string, const Parameter*>> tensors;
+std::vector<StateTensor> Optimizer::state_tensors() const {
+  std::vector<StateTensor> tensors;
   for (const GradBuffer* buffer : ddp_.buffers()) {
     for (const Parameter* parameter : buffer->parameters()) {
       std::vector<std::string> keys = moments_of(*parameter);
       if (has_main(*buffer)) keys.emplace_back(kMain);
       if (options_.ema_decay > 0) keys.emplace_back(kAverage);
-      for (const std::string& key : keys) tensors.emplace_back(key, parameter);
+      for (const std::string& key : keys) tensors.push_back({key, parameter, type_of(key)});
     }
   }
   return tensors;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/parallel/parameter.h"
 #include "core/parallel/shard_spec.h"
 
 namespace concord {
@@ -16,10 +17,17 @@ struct OptimizerState {
   struct Entry {
     std::string key;  // "exp_avg", "exp_avg_sq", "momentum", "momentum_buffer", "main" (fp32 weights) or "ema"
     std::vector<ShardRun> runs;  // tensor, global indices; |local| is relative to |values|
-    at::Tensor values;           // fp32, on the host, flat
+    at::Tensor values;           // flat; in Optimizer::state() fp32 on the host
   };
   int64_t steps = 0;
   std::vector<Entry> entries;
+};
+
+// A tensor of the state of a stage, over all ranks.
+struct StateTensor {
+  std::string key;
+  const Parameter* parameter;
+  c10::ScalarType type;  // in which it is kept and saved
 };
 
 // A source of optimizer state by global address: the states of other ranks (StateIndex), or the files of a checkpoint.

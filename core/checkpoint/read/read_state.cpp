@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <optional>
 
 #include "core/base/threads.h"
@@ -48,13 +47,21 @@ class Worker {
     const at::Tensor values = target.values.narrow(0, piece.begin, count);
     const std::vector<ShardRun> runs =
         count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
-    if (values.device().is_cpu()) return source_.read(target.key, runs, values);
+    const bool is_wide = values.scalar_type() == at::kFloat;
+    if (values.device().is_cpu()) {
+      const at::Tensor wide = values.to(at::kFloat);  // itself, if it is
+      source_.read(target.key, runs, wide);
+      if (!is_wide) values.copy_(wide);
+      return;
+    }
     if (!stream_) stream_.emplace(device_);
     if (!buffer_) buffer_.emplace(device_.platform(), most_ * static_cast<int64_t>(sizeof(float)));
-    const auto bytes = count * static_cast<int64_t>(sizeof(float));
-    std::memset(buffer_->data(), 0, static_cast<size_t>(bytes));
-    source_.read(target.key, runs, at::from_blob(buffer_->data(), {count}, at::TensorOptions(at::kFloat)));
-    copy(*stream_, values.data_ptr(), buffer_->data(), bytes, CopyKind::kHostToDevice);
+    const at::Tensor wide = at::from_blob(buffer_->data(), {count}, at::TensorOptions(at::kFloat)).zero_();
+    source_.read(target.key, runs, wide);
+    if (!is_wide) {
+      at::from_blob(buffer_->data(), {count}, values.options().device(at::kCPU)).copy_(wide.to(values.scalar_type()));
+    }
+    copy(*stream_, values.data_ptr(), buffer_->data(), static_cast<int64_t>(values.nbytes()), CopyKind::kHostToDevice);
     stream_->synchronize();
   }
 
@@ -98,9 +105,9 @@ std::exception_ptr read_state_shared(const StateSource& source, const std::vecto
     for (const ReadShard& piece : pieces) {
       const StateTarget& target = targets[piece.tensor];
       const int64_t count = piece.end - piece.begin;
-      std::memset(share + piece.at, 0, static_cast<size_t>(count) * sizeof(float));
+      const auto type = target.values.scalar_type();
       own.push_back({target.key, cut_runs(target.runs, piece.begin, piece.end),
-                     at::from_blob(share + piece.at, {count}, at::TensorOptions(at::kFloat))});
+                     at::from_blob(share + piece.at, {count}, at::TensorOptions(type)).zero_()});
     }
     read_state(source, own, device);
   });
