@@ -2,7 +2,8 @@
 // index.
 //
 // A tensor "<key>.<tensor>" ("exp_avg.model.norm.weight") is a whole moment or the whole fp32 weights, in the shape of
-// the weight without any parallelism, and in the type in which the run kept it. So files do not depend on ranks, buckets
+// the weight without any parallelism, and in the type in which the run kept it: 8-bit codes have their scales in
+// "<key>.absmax.<tensor>". So files do not depend on ranks, buckets
 // or vendors: each rank writes its part of the elements at their global positions, and reads those that it needs.
 // Threads: one at a time.
 #pragma once
@@ -33,8 +34,10 @@ class OptimizerFiles : public StateSource {
   OptimizerFiles(const std::string& folder, int64_t steps) : files_(folder, kOptimizerStem), steps_(steps) {}
 
   int64_t steps() const override { return steps_; }
-  // Throws ConfigError, with the file and the tensor, if it is missing, is not fp32 or bf16, or is too small.
+  // Throws ConfigError, with the file and the tensor, if it is missing, has another type, or is too small.
   void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
+
+  bool has_codes(const std::string& key, const std::string& tensor) const override;
 
   // Returns the keys of |tensors| that are stored in another type, as text: "exp_avg from F32 to BF16". Empty: none.
   std::string conversions(const std::vector<StateTensor>& tensors) const;
@@ -42,6 +45,8 @@ class OptimizerFiles : public StateSource {
   uint64_t bytes_read() const { return bytes_read_; }  // bytes of tensors read so far
 
  private:
+  const safetensors::Weights::Tensor& find(const std::string& name, int64_t last) const;
+
   safetensors::Weights files_;
   int64_t steps_;
   mutable std::atomic<uint64_t> bytes_read_ = 0;

@@ -36,6 +36,7 @@ struct BucketOptions {
   int64_t bucket_elements = 0;  // 0: Megatron's rule
   bool one_bucket = false;      // one bucket per buffer, whatever its size; |alone| still applies
   bool distributed_optimizer = false;
+  int64_t alignment = 0;   // unit of parameters and shards, a multiple of 64; 0: 64, and shards of lcm(dp, 128) / dp
   bool fp32_grads = true;  // false: gradients in the parameter's type
 };
 
@@ -77,7 +78,7 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters, const B
 
 // The optimizer's state of one element of a parameter.
 struct ElementState {
-  int64_t bytes = 0;
+  double bytes = 0;
   std::string text;  // tensors, types and bytes
 };
 using StateOfType = std::function<ElementState(DType parameter)>;

@@ -45,7 +45,7 @@ std::string to_text(const BucketPlan& plan, const std::vector<PlannedParameter>&
                         buffer.elements, buffer.buckets.size(), buffer.buckets.size() == 1 ? "bucket" : "buckets",
                         buffer.shards > 1 ? fmt::format("{} shards", buffer.shards) : "one shard");
     const ElementState element = state(buffer.dtype);
-    text += fmt::format("  optimizer state per element of a shard: {} = {} bytes\n", element.text, element.bytes);
+    text += fmt::format("  optimizer state per element of a shard: {} = {:g} bytes\n", element.text, element.bytes);
     text += "  bucket          begin       elements   parameters   padding          shard  first ... last\n";
     for (size_t k = 0; k < buffer.buckets.size(); ++k) {
       text += bucket_line(buffer.buckets[k], k, buffer.shards, parameters);

@@ -2,14 +2,17 @@
 #include "core/optim/narrow_state.h"
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <torch/optim/adamw.h>
 
 #include <cmath>
 #include <limits>
 
+#include "core/base/code_map.h"
 #include "core/base/config_error.h"
 #include "core/optim/state_precision.h"
 #include "tests/processes/parallel_samples.h"
@@ -22,11 +25,18 @@ using ::testing::ThrowsMessage;
 using tests::sample;
 
 constexpr StatePrecision kBothNarrow = {StateType::bf16, StateType::bf16},
-                         kFirstNarrow = {.exp_avg_dtype = StateType::bf16};
+                         kFirstNarrow = {.exp_avg_dtype = StateType::bf16},
+                         kCodes = {StateType::block8, StateType::block8};
 constexpr double kBeta1 = 0.9, kBeta2 = 0.95, kLr = 1e-2, kDecay = 0.1;
 
 OptimizerOptions options_of(OptimizerType optimizer, StatePrecision precision) {
   return {.optimizer = optimizer, .adam_beta1 = kBeta1, .adam_beta2 = kBeta2, .precision = precision};
+}
+
+// Codes only for sizes that have whole blocks.
+c10::ScalarType type_of(const StatePrecision& precision, const std::string& key, int64_t size) {
+  const auto type = scalar_type(state_type(precision, key));
+  return type == at::kByte && size % kStateBlock != 0 ? at::kFloat : type;
 }
 
 Segment segment_of(int64_t size, uint64_t seed, const UpdateRule& rule, const StatePrecision& precision) {
@@ -34,7 +44,15 @@ Segment segment_of(int64_t size, uint64_t seed, const UpdateRule& rule, const St
       .range = {0, size}, .grads = sample({size}, seed, at::kFloat), .weights = sample({size}, seed + 1, at::kFloat)};
   segment.values = segment.weights.to(at::kBFloat16);
   for (const std::string& key : rule.moments()) {
-    segment.moments.push_back(sample({size}, seed + 2, at::kFloat).abs().to(scalar_type(state_type(precision, key))));
+    const at::Tensor wide = sample({size}, seed + 2, at::kFloat);
+    const auto type = type_of(precision, key, size);
+    segment.moments.push_back(at::empty({size}, type));
+    segment.scales.push_back(type == at::kByte ? at::empty({size / kStateBlock}, at::kFloat) : at::Tensor());
+    const size_t i = segment.moments.size() - 1;
+    zero_moment(segment.moments[i], segment.scales[i], key);
+    EXPECT_EQ(wide_moment(segment, i, key).abs().max().item<float>(), 0);
+    if (type == at::kFloat) segment.moments[i].copy_(wide.abs());
+    store_moment(segment, i, key, wide.abs());
   }
   return segment;
 }
@@ -47,14 +65,17 @@ void step(const UpdateRule& rule, std::span<Segment* const> segments, bool on_ho
 TEST(NarrowState, IsTheRoundedStateOfAnUpdateInFp32) {
   for (const OptimizerType optimizer : {OptimizerType::adam, OptimizerType::lion, OptimizerType::sgd}) {
     const auto wide = make_rule(options_of(optimizer, {}));
-    for (const StatePrecision& precision : {kBothNarrow, kFirstNarrow}) {
+    for (const StatePrecision& precision : {kBothNarrow, kFirstNarrow, kCodes}) {
       const auto rule = make_rule(options_of(optimizer, precision));
+      const std::vector<std::string> keys = rule->moments();
       for (const bool on_host : {true, false}) {
         std::vector<Segment> own, expected;
-        for (const int64_t size : {int64_t{1003}, (int64_t{1} << 20) + 77, int64_t{64}}) {
+        for (const int64_t size : {int64_t{1003}, (int64_t{1} << 20) + 768, int64_t{64}, int64_t{512}}) {
           own.push_back(segment_of(size, static_cast<uint64_t>(size), *rule, precision));
           expected.push_back(segment_of(size, static_cast<uint64_t>(size), *rule, precision));
-          for (at::Tensor& moment : expected.back().moments) moment = moment.to(at::kFloat);
+          for (size_t m = 0; m < keys.size(); ++m) {
+            expected.back().moments[m] = wide_moment(own.back(), m, keys[m]).clone();
+          }
         }
         std::vector<Segment*> own_list, expected_list;
         for (Segment& each : own) own_list.push_back(&each);
@@ -63,12 +84,21 @@ TEST(NarrowState, IsTheRoundedStateOfAnUpdateInFp32) {
         step(*rule, own_list, on_host, numbers);
         step(*wide, expected_list, on_host, numbers);
         for (size_t i = 0; i < own.size(); ++i) {
-          EXPECT_TRUE(own[i].weights.equal(expected[i].weights)) << name_of(optimizer) << on_host << i;
-          EXPECT_TRUE(own[i].values.equal(expected[i].values)) << name_of(optimizer) << on_host << i;
-          for (size_t m = 0; m < own[i].moments.size(); ++m) {
-            const auto type = scalar_type(state_type(precision, rule->moments()[m]));
-            EXPECT_EQ(own[i].moments[m].scalar_type(), type);
-            EXPECT_TRUE(own[i].moments[m].equal(expected[i].moments[m].to(type))) << name_of(optimizer) << on_host << i;
+          const std::string what = fmt::format("{} {} {}", name_of(optimizer), on_host, i);
+          EXPECT_TRUE(own[i].weights.equal(expected[i].weights)) << what;
+          EXPECT_TRUE(own[i].values.equal(expected[i].values)) << what;
+          for (size_t m = 0; m < keys.size(); ++m) {
+            Segment rounded = segment_of(own[i].size(), 1, *rule, precision);
+            EXPECT_EQ(own[i].moments[m].scalar_type(), type_of(precision, keys[m], own[i].size())) << what;
+            if (own[i].moments[m].scalar_type() == at::kFloat) {
+              EXPECT_TRUE(own[i].moments[m].equal(expected[i].moments[m])) << what;
+              continue;
+            }
+            store_moment(rounded, m, keys[m], expected[i].moments[m]);
+            EXPECT_TRUE(own[i].moments[m].equal(rounded.moments[m])) << what;
+            if (rounded.scales[m].defined()) {
+              EXPECT_TRUE(own[i].scales[m].equal(rounded.scales[m])) << what;
+            }
           }
         }
       }
@@ -131,11 +161,25 @@ TEST(NarrowState, AdamWIsLibtorchsWithinTheRoundingOfItsMoments) {
   EXPECT_GE(used.max().item<double>(), 0.05) << "the moments are not narrow";
 }
 
+TEST(NarrowState, CodesTakeNoFactorSinceReencodingChangesThem) {
+  EXPECT_FALSE(make_rule(options_of(OptimizerType::adam, kCodes))->takes_factor());
+}
+
+TEST(NarrowState, CodesAreForTensorsOfWholeBlocks) {
+  const auto takes = [](std::vector<int64_t> elements) { return takes_blocks(elements); };
+  EXPECT_TRUE(takes({4096, 8192}));
+  EXPECT_FALSE(takes({4096, 3840})) << "below 4,096";
+  EXPECT_FALSE(takes({4096 + 128})) << "half a block";
+}
+
 TEST(NarrowState, ThePlanNamesTheTypeOfEveryTensor) {
   OptimizerOptions options = options_of(OptimizerType::adam, kFirstNarrow);
   EXPECT_EQ(to_text(plan_state(options, true)), "exp_avg bf16 2 + exp_avg_sq fp32 4 + main fp32 4");
   options.precision = kBothNarrow;
   EXPECT_EQ(plan_state(options, false).bytes(), 4);
+  options.precision = kCodes;
+  EXPECT_EQ(plan_state(options, true).bytes(), 2 * (1 + 4.0 / 256) + 4);
+  options.precision = kBothNarrow;
   options.ema_decay = 0.5;
   EXPECT_EQ(plan_state(options, true).bytes(), 2 + 2 + 4 + 4);
   EXPECT_EQ(to_text(plan_state(options_of(OptimizerType::sgd, kBothNarrow), false)), "momentum bf16 2");

@@ -107,7 +107,8 @@ class Optimizer {
   bool is_muon() const { return options_.optimizer == OptimizerType::muon; }
   bool uses_muon(const Parameter& parameter) const;
   std::vector<std::string> moments_of(const Parameter& parameter) const;
-  c10::ScalarType type_of(const std::string& key) const;
+  c10::ScalarType type_of(const std::string& key, const Parameter& parameter) const;
+  void check_blocks() const;
   bool has_main_weights() const;  // on any rank
 
   // The step.
@@ -122,7 +123,9 @@ class Optimizer {
   std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const;
   std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const;
   enum class Part { all, average };
-  std::vector<StateTarget> state_targets(const GradBuffer* buffer, Part part) const;
+  // Tensors to read, and moments that become codes once they have been read in fp32.
+  struct Reads;
+  Reads reads_of(const StateSource& source, const GradBuffer* buffer, Part part) const;
   void read(const StateSource& source, bool share_reads, Part part);
   void read_with_others(const StateSource& source, Part part);
 

@@ -2,6 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
+#include "core/base/code_map.h"
 #include "core/base/config_error.h"
 
 namespace concord {
@@ -19,7 +22,13 @@ void check_decay(std::string_view dtype, StateType type, std::string_view name, 
                   dtype, name, decay, name, kMaxBf16Decay, name, dtype));
 }
 
-int64_t bytes_of(StateType type) { return type == StateType::fp32 ? 4 : 2; }
+double bytes_of(StateType type) {
+  switch (type) {
+    case StateType::fp32: return 4;
+    case StateType::bf16: return 2;
+    default: return 1 + 4.0 / kStateBlock;
+  }
+}
 
 }  // namespace
 
@@ -29,8 +38,8 @@ StateType state_type(const StatePrecision& precision, std::string_view key) {
   return precision.exp_avg_dtype;  // first moments: exp_avg, momentum, momentum_buffer
 }
 
-int64_t StatePlan::bytes() const {
-  int64_t bytes = 0;
+double StatePlan::bytes() const {
+  double bytes = 0;
   for (const Tensor& tensor : tensors) bytes += bytes_of(tensor.type);
   return bytes;
 }
@@ -53,10 +62,17 @@ std::string to_text(const StatePlan& plan) {
   std::string text;
   for (const StatePlan::Tensor& tensor : plan.tensors) {
     text +=
-        fmt::format("{}{} {} {}", text.empty() ? "" : " + ", tensor.key, name_of(tensor.type), bytes_of(tensor.type));
+        fmt::format("{}{} {} {:g}", text.empty() ? "" : " + ", tensor.key, name_of(tensor.type), bytes_of(tensor.type));
   }
   return text;
 }
+
+bool takes_blocks(std::span<const int64_t> elements) {
+  constexpr int64_t kMinElements = 4096;
+  return std::ranges::all_of(elements, [](int64_t n) { return n >= kMinElements && n % kStateBlock == 0; });
+}
+
+int64_t state_alignment(const StatePrecision& precision) { return precision.has_blocks() ? kStateBlock : 0; }
 
 void check_state_precision(const OptimizerOptions& options) {
   const auto [first, second] = options.precision;

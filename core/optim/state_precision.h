@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,15 +25,23 @@ struct StatePlan {
   };
   std::vector<Tensor> tensors;
 
-  int64_t bytes() const;  // per element
+  double bytes() const;  // per element
   bool operator==(const StatePlan&) const = default;
 };
 
 // Returns the plan for a parameter that |options|.optimizer updates; for muon that of AdamW, which updates parameters
-// that are not matrices. With |has_main| the parameter is 16-bit, with fp32 main weights.
+// that are not matrices. Tensors that are too small for blocks of codes (takes_blocks) are not distinguished. With
+// |has_main| the parameter is 16-bit, with fp32 main weights.
 StatePlan plan_state(const OptimizerOptions& options, bool has_main);
 // Returns tensors, types and bytes as text: "exp_avg bf16 2 + exp_avg_sq fp32 4 + main fp32 4".
 std::string to_text(const StatePlan& plan);
+
+// Whether moments of a parameter that consists of tensors with these numbers of elements can be blocks of codes: as in
+// bitsandbytes all have at least 4,096 elements, and as in torchao multiples of a block. Other moments stay in fp32, under
+// every layout.
+bool takes_blocks(std::span<const int64_t> elements);
+// Returns the first parameter alignment of DataParallelOptions with which shards are whole blocks; 0: any.
+int64_t state_alignment(const StatePrecision& precision);
 
 // Throws ConfigError if a moment in bf16 would not decay: rounding to nearest would restore it.
 void check_state_precision(const OptimizerOptions& options);

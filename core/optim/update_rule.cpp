@@ -241,7 +241,7 @@ std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
   check_state_precision(options);
   std::unique_ptr<UpdateRule> rule = fp32_rule(options);
   if (options.precision == StatePrecision{}) return rule;
-  return with_narrow_state(std::move(rule));
+  return with_narrow_state(std::move(rule), options.precision.has_blocks());
 }
 
 }  // namespace concord

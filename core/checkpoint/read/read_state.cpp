@@ -47,19 +47,20 @@ class Worker {
     const at::Tensor values = target.values.narrow(0, piece.begin, count);
     const std::vector<ShardRun> runs =
         count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
-    const bool is_wide = values.scalar_type() == at::kFloat;
+    const auto type = values.scalar_type();
+    const auto read_as = type == at::kByte ? at::kByte : at::kFloat;  // codes are read as such
     if (values.device().is_cpu()) {
-      const at::Tensor wide = values.to(at::kFloat);  // itself, if it is
+      const at::Tensor wide = values.to(read_as);  // itself, if it is
       source_.read(target.key, runs, wide);
-      if (!is_wide) values.copy_(wide);
+      if (type != read_as) values.copy_(wide);
       return;
     }
     if (!stream_) stream_.emplace(device_);
     if (!buffer_) buffer_.emplace(device_.platform(), most_ * static_cast<int64_t>(sizeof(float)));
-    const at::Tensor wide = at::from_blob(buffer_->data(), {count}, at::TensorOptions(at::kFloat)).zero_();
+    const at::Tensor wide = at::from_blob(buffer_->data(), {count}, at::TensorOptions(read_as)).zero_();
     source_.read(target.key, runs, wide);
-    if (!is_wide) {
-      at::from_blob(buffer_->data(), {count}, values.options().device(at::kCPU)).copy_(wide.to(values.scalar_type()));
+    if (type != read_as) {
+      at::from_blob(buffer_->data(), {count}, values.options().device(at::kCPU)).copy_(wide.to(type));
     }
     copy(*stream_, values.data_ptr(), buffer_->data(), static_cast<int64_t>(values.nbytes()), CopyKind::kHostToDevice);
     stream_->synchronize();

@@ -116,6 +116,7 @@ std::string buckets_text(const BucketArguments& arguments, const RankLayout& lay
                                                      .bucket_elements = arguments.ddp_bucket_size,
                                                      .one_bucket = i > 0,
                                                      .distributed_optimizer = arguments.use_distributed_optimizer,
+                                                     .alignment = state_alignment(arguments.optimizer.precision),
                                                      .fp32_grads = !arguments.grads_in_parameter_type});
     const StateOfType state = [&](DType parameter) -> ElementState {
       const StatePlan tensors = plan_state(arguments.optimizer, parameter != DType::kF32);
