@@ -85,6 +85,7 @@ void DistributedDataParallel::Reducer::make_buffers(bool one_bucket) {
                                  .bucket_elements = options.ddp_bucket_size,
                                  .one_bucket = one_bucket,
                                  .distributed_optimizer = options.use_distributed_optimizer,
+                                 .alignment = options.parameter_alignment,
                                  .fp32_grads = options.accumulate_allreduce_grads_in_fp32});
   for (const BucketPlan::Buffer& buffer : plan_.buffers) {
     ProcessGroup& group = ddp_.job_->group(buffer.expert ? GroupKind::edp : GroupKind::dp_cp);
