@@ -23,6 +23,8 @@ namespace concord::ascend::torch_side {
 namespace {
 
 using at::Tensor;
+using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
 // CANN's documentation of RotaryPositionEmbedding: the rotated part of a head, the heads, and the batch.
 constexpr int64_t kMaxRotated = 894, kMaxRopeHeads = 999, kMaxRopeBatch = 999;
@@ -187,14 +189,21 @@ std::array<Tensor, 2> rotate_packed(const Tensor& q, const Tensor& k, int64_t si
 
 int64_t batch_of(const Tensor& heads) { return heads.dim() == 4 ? heads.size(1) : 1; }
 
-std::tuple<Tensor, Tensor, Tensor> rope_qkv(const Tensor& qkv, const Tensor& cos, const Tensor& sin, int64_t heads,
-                                            int64_t kv_heads) {
+// Rotates queries and keys [s, b, q, n] with one call if their sizes allow.
+std::array<Tensor, 2> rotate_both(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& sin, bool back) {
+  if (!rotates_packed(q, cos)) return {rope(q, cos, sin, back), rope(k, cos, sin, back)};
+  const auto as_rows = [](const Tensor& x) { return x.contiguous().flatten(-2).flatten(0, -2); };
+  const auto made = rotate_packed(as_rows(q), as_rows(k), q.size(-1), cos, sin, back, batch_of(q));
+  return {made[0].view(q.sizes()), made[1].view(k.sizes())};
+}
+
+Triple rope_qkv(const Tensor& qkv, const Tensor& cos, const Tensor& sin, int64_t heads, int64_t kv_heads) {
+  if (!has_fused_heads(qkv, cos, heads, kv_heads)) {
+    const Stack made = reference("concord::rope_qkv", {qkv, cos, sin, heads, kv_heads});
+    return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor()};
+  }
   const Tensor all = qkv.unflatten(-1, {heads + 2 * kv_heads, -1});
   if (!rotates_packed(all, cos)) {
-    if (!has_fused_heads(qkv, cos, heads, kv_heads)) {
-      const Stack made = reference("concord::rope_qkv", {qkv, cos, sin, heads, kv_heads});
-      return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor()};
-    }
     const auto [q, k, v] = split_heads(qkv, heads, kv_heads);
     return {rope(q, cos, sin, false), rope(k, cos, sin, false), v};
   }
@@ -202,28 +211,14 @@ std::tuple<Tensor, Tensor, Tensor> rope_qkv(const Tensor& qkv, const Tensor& cos
   const Tensor rows = qkv.contiguous().flatten(0, -2);
   const auto [q, k] = rotate_packed(rows.narrow(-1, 0, heads * size), rows.narrow(-1, heads * size, kv_heads * size),
                                     size, cos, sin, false, batch_of(all));
-  const auto as_heads = [&](const Tensor& x, int64_t count) {
-    auto sizes = all.sizes().vec();
-    sizes[sizes.size() - 2] = count;
-    return x.view(sizes);
-  };
-  return {as_heads(q, heads), as_heads(k, kv_heads), all.narrow(-2, heads + kv_heads, kv_heads).contiguous()};
+  return {q.view(all.narrow(-2, 0, heads).sizes()), k.view(all.narrow(-2, heads, kv_heads).sizes()),
+          all.narrow(-2, heads + kv_heads, kv_heads).contiguous()};
 }
 
 Tensor rope_qkv_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& cos, const Tensor& sin) {
-  if (!rotates_packed(dq, cos)) {
-    return reference("concord::rope_qkv_backward", {dq, dk, dv, cos, sin}).at(0).toTensor();
-  }
-  const auto as_rows = [](const Tensor& x) { return x.contiguous().flatten(-2).flatten(0, -2); };
-  const auto [q, k] = rotate_packed(as_rows(dq), as_rows(dk), dq.size(-1), cos, sin, true, batch_of(dq));
-  auto sizes = dq.sizes().vec();
-  sizes.pop_back();
-  sizes.back() = -1;
-  return at::cat({q, k, as_rows(dv)}, -1).view(sizes);
+  const auto [q, k] = rotate_both(dq, dk, cos, sin, true);
+  return at::cat({q, k, dv}, -2).flatten(-2);
 }
-
-using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Triple = std::tuple<Tensor, Tensor, Tensor>;
 
 // Calls an operator of Concord, on this device.
 Stack call_concord(const char* name, Stack stack) {
@@ -234,30 +229,23 @@ Stack call_concord(const char* name, Stack stack) {
 // The norms are those of norm.cpp.
 Four norm_rope_qkv(const Tensor& qkv, const Tensor& q_weight, const Tensor& k_weight, const Tensor& cos,
                    const Tensor& sin, int64_t heads, int64_t kv_heads, double eps) {
-  if (!has_fused_heads(qkv, cos, heads, kv_heads)) {
-    const Stack made = reference("concord::norm_rope_qkv", {qkv, q_weight, k_weight, cos, sin, heads, kv_heads, eps});
-    return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor(), made.at(3).toTensor()};
-  }
   const auto [q, k, v] = split_heads(qkv, heads, kv_heads);
   const Stack of_q = call_concord("concord::rms_norm", {q, q_weight, eps});
   const Stack of_k = call_concord("concord::rms_norm", {k, k_weight, eps});
-  return {rope(of_q.at(0).toTensor(), cos, sin, false), rope(of_k.at(0).toTensor(), cos, sin, false), v,
-          at::cat({of_q.at(1).toTensor(), of_k.at(1).toTensor()}, -1)};
+  const auto [turned_q, turned_k] = rotate_both(of_q.at(0).toTensor(), of_k.at(0).toTensor(), cos, sin, false);
+  return {turned_q, turned_k, v, at::cat({of_q.at(1).toTensor(), of_k.at(1).toTensor()}, -1)};
 }
 
 Triple norm_rope_qkv_backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& qkv,
                               const Tensor& rstd, const Tensor& q_weight, const Tensor& k_weight, const Tensor& cos,
                               const Tensor& sin) {
   const int64_t heads = dq.size(-2), kv_heads = dk.size(-2);
-  if (!has_fused_heads(qkv, cos, heads, kv_heads)) {
-    const Stack made =
-        reference("concord::norm_rope_qkv_backward", {dq, dk, dv, qkv, rstd, q_weight, k_weight, cos, sin});
-    return {made.at(0).toTensor(), made.at(1).toTensor(), made.at(2).toTensor()};
-  }
-  const auto [q, k, v] = split_heads(qkv, heads, kv_heads);
-  const auto rstds = split_copies(rstd, {heads, kv_heads});
-  const Stack of_q = call_concord("concord::rms_norm_backward", {rope(dq, cos, sin, true), q, q_weight, rstds[0]});
-  const Stack of_k = call_concord("concord::rms_norm_backward", {rope(dk, cos, sin, true), k, k_weight, rstds[1]});
+  const Tensor all = qkv.unflatten(-1, {heads + 2 * kv_heads, -1});
+  const auto [grad_q, grad_k] = rotate_both(dq, dk, cos, sin, true);
+  const Stack of_q = call_concord("concord::rms_norm_backward",
+                                  {grad_q, all.narrow(-2, 0, heads), q_weight, rstd.narrow(-1, 0, heads)});
+  const Stack of_k = call_concord("concord::rms_norm_backward", {grad_k, all.narrow(-2, heads, kv_heads), k_weight,
+                                                                 rstd.narrow(-1, heads, kv_heads)});
   return {at::cat({of_q.at(0).toTensor(), of_k.at(0).toTensor(), dv}, -2).flatten(-2), of_q.at(1).toTensor(),
           of_k.at(1).toTensor()};
 }
