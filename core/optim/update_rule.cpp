@@ -100,9 +100,11 @@ class AdamWRule : public UpdateRule {
       return s == listed.segment && s->grads.is_same(listed.grads) && s->weights.is_same(listed.weights);
     };
     if (!std::ranges::equal(segments, listed_, is_same)) list(segments);
+    std::vector<AdamWGroup> work;
     for (const auto& [group, lists] : groups_) {
-      adamw_(lists, numbers(step, group.multipliers, step.grad_scale), step.factor);
+      work.push_back({lists, numbers(step, group.multipliers, step.grad_scale)});
     }
+    adamw_groups_(work, step.factor);
   }
 
   bool takes_factor() const override { return true; }
