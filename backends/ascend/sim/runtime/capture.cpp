@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backends/ascend/sim/runtime/stream.h"
+#include "backends/ascend/sim/runtime/work_observer.h"
 #include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
@@ -131,13 +132,15 @@ abi::aclmdlRICaptureStatus Capture::status() const {
 
 void Capture::run_on(Stream& stream) {
   stream.submit({"aclmdlRIExecuteAsync",
-                 [self = shared_from_this()]() CONCORD_NO_THREAD_SAFETY_ANALYSIS {
-                   for (const Task& task : self->tasks_) {  // constant once the capture has ended
-                     Faults::sleep(task.fault.delay);
-                     if (task.fault.code != 0) fail(task.fault.code, text("injected failure of %s", task.name));
-                     task.run();
-                   }
-                 },
+                 [self = shared_from_this(), device = stream.device(), id = stream.id()]()
+                     CONCORD_NO_THREAD_SAFETY_ANALYSIS {
+                       for (const Task& task : self->tasks_) {  // constant once the capture has ended
+                         Faults::sleep(task.fault.delay);
+                         if (task.fault.code != 0) fail(task.fault.code, text("injected failure of %s", task.name));
+                         const WorkScope scope(device, id);  // a piece of work each
+                         task.run();
+                       }
+                     },
                  nullptr,
                  {}});
 }
