@@ -23,7 +23,8 @@ namespace concord {
 
 // A data set of LLaMA-Factory's, instead of a path (trainer/data/text/dataset_info.h).
 struct DatasetArguments {
-  std::string name;  // dataset; empty: none
+  std::string name;       // dataset; empty: none
+  std::string eval_name;  // eval_dataset; empty: none
   std::string dir = "data";
   bool operator==(const DatasetArguments&) const = default;
 };
