@@ -83,7 +83,7 @@ void complete_first_run(CommandLine* line) {
   complete("warmup_steps", a.lr.warmup_steps, is_given(*line, "warmup_ratio") ? 0 : 20);
   complete("adam_beta2", a.optimizer.adam_beta2, 0.98);
   complete("weight_decay", a.lr.weight_decay, 0.01);
-  complete("logging_steps", a.logging.steps, 20);
+  complete("logging_steps", a.logging.steps, a.steps.max_steps < 400 ? 0 : 20);  // short runs: the default
   complete("save_strategy", a.saving.strategy, IntervalStrategy::steps);
   complete("save_steps", a.saving.steps, 200);
   const fs::path input = fs::path(a.output.dir) / kFolderOfInput;
