@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -276,6 +277,25 @@ TEST(ForeignArguments, EveryNameMeansOneThing) {
   for (const ValueAlias& alias : value_aliases()) {
     EXPECT_NE(find_argument(alias.argument), nullptr) << alias.argument;
   }
+}
+
+TEST(ForeignArguments, EveryNameThatTheProgramsDefineIsKnown) {
+  std::ifstream file(CONCORD_DOCS "/../tests/published/names.json");  // make_names.py
+  const nlohmann::json programs = nlohmann::json::parse(file);
+  EXPECT_EQ(programs.size(), 5u);
+  for (const auto& [program, names] : programs.items()) {
+    for (const std::string name : names) {
+      const bool is_off = name.starts_with("no_") && is_known_name(name.substr(3));
+      EXPECT_TRUE(is_off || is_known_name(name)) << program << ": " << name;
+    }
+  }
+}
+
+TEST_F(ForeignConfig, WordsOfAListFollowEveryNameWithoutCounterpart) {
+  const std::vector<std::string> words = {"--cuda-graph-scope", "attn", "mlp", "--window-size", "127,0",
+                                          "--max_steps",        "3"};
+  EXPECT_EQ(parse_command_line(words).arguments.steps.max_steps, 3);
+  EXPECT_THROW(parse_command_line(std::vector<std::string>{"--load", "a", "b"}), ConfigError) << "one folder";
 }
 
 TEST(ForeignArguments, ThePageIsMadeFromTheTable) {
