@@ -12,6 +12,8 @@
 #include "backends/ascend/event.h"
 #include "backends/ascend/graph.h"
 #include "backends/ascend/memory.h"
+#include "backends/ascend/profiler/activity.h"
+#include "backends/ascend/profiler/profiler.h"
 #include "backends/ascend/rng.h"
 #include "backends/ascend/stream.h"
 
@@ -79,6 +81,8 @@ struct Ascend {
   Events events{devices};
   Rng rng{devices, memory, events};
   Graphs graphs{devices, communicators};
+  Profiler profiler;
+  Activities activities;
 
   bool has_graphs() const { return Graphs::available(acl); }
 

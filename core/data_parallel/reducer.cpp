@@ -88,6 +88,7 @@ void DistributedDataParallel::Reducer::make_buffers(bool one_bucket) {
                                  .bucket_elements = options.ddp_bucket_size,
                                  .one_bucket = one_bucket,
                                  .distributed_optimizer = options.use_distributed_optimizer,
+                                 .alignment = options.parameter_alignment,
                                  .fp32_grads = options.accumulate_allreduce_grads_in_fp32});
   for (const BucketPlan::Buffer& buffer : plan_.buffers) {
     ProcessGroup& group = ddp_.job_->group(buffer.expert ? GroupKind::edp : GroupKind::dp_cp);
@@ -120,6 +121,12 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
 
 void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool defer_reduction) {
   const at::NoGradGuard no_grad;
+  expect_grads(micro_batches, defer_reduction);
+  for (const Bucket& bucket : buckets_) clear_matrices(bucket);
+}
+
+// Enqueues nothing.
+void DistributedDataParallel::Reducer::expect_grads(int64_t micro_batches, bool defer_reduction) {
   defers_reduction_ = defer_reduction;
   waiting_.clear();  // left from an aborted step
   for (Bucket& bucket : buckets_) {
@@ -136,7 +143,6 @@ void DistributedDataParallel::Reducer::begin_step(int64_t micro_batches, bool de
     ++buckets_[arrivals_[i].bucket].missing;
     *arrivals_[i].is_stale = true;  // the first addition overwrites it, which saves a pass that clears all gradients
   }
-  for (const Bucket& bucket : buckets_) clear_matrices(bucket);
   next_ = 0;
 }
 
@@ -167,7 +173,8 @@ void DistributedDataParallel::Reducer::flush_grads() {
   for (const Bucket& bucket : buckets_) settle(bucket);
 }
 
-void DistributedDataParallel::Reducer::mark_grads_flushed() {
+void DistributedDataParallel::Reducer::set_step_replayed(int64_t micro_batches) {
+  expect_grads(micro_batches, /*defer_reduction=*/false);
   for (Arrival& arrival : arrivals_) *arrival.is_stale = false;
 }
 

@@ -13,7 +13,6 @@ constexpr std::string_view kLaunchers = "launchers set it in the environment";
 
 void add_hf_names(ForeignRows& rows) {
   rows.same({{"model_name_or_path", "model"},
-             {"optim", "optimizer"},
              {"evaluation_strategy", "eval_strategy"},
              {"full_determinism", "deterministic_mode"},
              {"lora_r", "lora_rank"},
@@ -84,6 +83,8 @@ void add_hf_converted(ForeignRows& rows) {
       .convert("use_cpu", {"platform: cpu", on_cpu})
       .convert("no_cuda", {"platform: cpu", on_cpu})
       .convert("deepspeed", {"the file's settings (see DeepSpeed's names below)", deepspeed_file})
+      .convert("optim",
+               {"optimizer; those with 8bit set exp_avg_dtype and exp_avg_sq_dtype to 8bit", kind_of_optimizer})
       .convert("fsdp", {"use_distributed_optimizer: true, with a note on what is not sharded", fsdp_modes}, true)
       .convert("fsdp_config", {"likewise", fsdp_settings})
       .convert("mixed_precision", {"bf16: true or fp16: true", mixed_precision})

@@ -186,6 +186,8 @@ void add_megatron_ignored(ForeignRows& rows) {
                           "megatron_fsdp_grad_comm_dtype", "megatron_fsdp_main_grads_dtype"})
       .no_effect("with fp8, weights are kept in the training type, and cast when they are used",
                  {"fp8_param*", "fp8_param_gather"})
+      .no_effect("the types of the optimizer's state are set by exp_avg_dtype and exp_avg_sq_dtype",
+                 {"use_precision_aware_optimizer"})
       .no_effect("every update waits for the gradient norm of all ranks", {"enable_optimizer_post_validation"})
       .no_effect(
           "SIGTERM, SIGINT and SIGHUP always save and end the run; exit_signal_grace limits how long that may take",
@@ -223,7 +225,8 @@ void add_megatron_refused(ForeignRows& rows) {
               "weights are not sharded over data-parallel ranks; use use_distributed_optimizer and tensor parallelism")
       .refuse("use_torch_fsdp2", {"false"},
               "weights are not sharded over data-parallel ranks; use use_distributed_optimizer and tensor parallelism")
-      .refuse("use_precision_aware_optimizer", {"false"}, "the optimizer's state is in fp32")
+      .refuse("main_params_dtype", {"fp32"}, "main weights are in fp32; exp_avg_dtype and exp_avg_sq_dtype are free")
+      .refuse("main_grads_dtype", {"fp32"}, "gradients of bf16 and fp16 models are summed in fp32")
       .refuse("sft_mode", {}, "use stage: sft")
       .refuse("grpo_*", {}, kRollouts)
       .refuse("rl_*", {"false"}, kRollouts)
