@@ -59,8 +59,10 @@ int64_t rows_of_micro_batch(const TrainingArguments& a, int64_t world) {
 }  // namespace
 
 bool is_first_run(const CommandLine& line) {
-  return line.config.empty() && !is_given(line, "model") && !is_given(line, "model_config") &&
-         !is_given(line, "train_data");
+  const TrainingArguments& a = line.arguments;
+  const bool has_model = is_given(line, "model") || is_given(line, "model_config") || !a.model.config.empty();
+  const bool has_data = is_given(line, "train_data") || !a.data.blend.empty() || !a.dataset.name.empty();
+  return line.config.empty() && !has_model && !has_data;
 }
 
 void complete_first_run(CommandLine* line) {

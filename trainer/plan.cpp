@@ -73,6 +73,14 @@ std::vector<std::string> between_commas(const char* argument, const std::string&
   return parts;
 }
 
+// How records of files that are not in dataset_info.json are read; nullopt: by the usual names.
+std::optional<DatasetInfo> fields_of_files(const TrainingArguments& a) {
+  if (a.dataset.text_field == "text") return std::nullopt;
+  DatasetInfo info;
+  info.columns["prompt"] = a.dataset.text_field;
+  return info;
+}
+
 // Several data sets are a blend, each of them read once.
 void take_data_sets(const char* argument, const std::string& names, const std::string& dir, DataArguments* data) {
   if (names.empty()) return;
@@ -97,6 +105,7 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   DataArguments data = a.data;
   data.tokenizer = tokenizer_of(a);
   data.cache = a.data.cache == "none" ? "" : a.data.cache.empty() ? default_token_cache() : a.data.cache;
+  data.dataset = fields_of_files(a);
   take_data_sets("dataset", a.dataset.name, a.dataset.dir, &data);
   data.seq_length = longest_sample(a, config);
   data.vocab_size = config.vocab_size;
@@ -187,7 +196,7 @@ std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments 
     if (path.empty() && blend.empty()) return nullptr;
     data.path = path;
     data.blend = blend;
-    data.dataset.reset();
+    data.dataset = fields_of_files(a);
     data.blended_sets.clear();
   } else if (!parse_split(data.split)[static_cast<size_t>(data.part)]) {
     return nullptr;

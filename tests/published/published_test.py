@@ -478,8 +478,6 @@ def check(program, published, folder, expected):
     return result, f"losses {losses}, as with Concord's own settings"
 
 
-# LLaMA-Factory's files have these settings in comments.
-EVALUATED = "LLaMA-Factory/examples/train_full/qwen3_full_sft.yaml"
 
 
 def check_evaluations(program, published, folder):
@@ -494,6 +492,37 @@ def check_evaluations(program, published, folder):
     assert len(losses["--val_size"]) == 1 and losses["--eval_dataset"] == losses["--eval_data"], losses
     return f"evaluation losses {losses}"
 
+
+def check_text_field(program, published, folder):
+    """dataset_text_field reads texts under another name."""
+    write_rows(folder / "bodies.jsonl", [{"body": row["text"]} for row in TEXTS])
+    words = cut_words(published, published_words(published, folder))
+    renamed = [*replaced(words, {"train_data": "bodies.jsonl"}), "--dataset_text_field", "body"]
+    steps = []
+    for given, output in ((words, "named"), (renamed, "renamed")):
+        done = run(program, [*given, "--output_dir", output], folder)
+        assert done.returncode == 0, done.stderr
+        steps.append(steps_of(folder / output))
+    assert steps[0] == steps[1], steps
+    return f"losses {[loss for loss, _, _ in steps[1]]} under another field"
+
+
+def check_weighted_paths(program, published, folder):
+    """Weights and paths as words of their own, with a model that only the command line describes."""
+    words = cut_words(published, published_words(published, folder))
+    at = words.index("--data-path") + 1
+    words[at:at + 1] = ["0.3", "data", "0.7", "your_own_data_path"]
+    done = run(program, [*words, "--print_config"], folder)
+    assert re.search(r"^train_data_blend: .*0\.3.*data.*0\.7.*your_own_data_path", done.stdout, re.M), done.stdout + done.stderr
+    done = run(program, words, folder)
+    assert done.returncode == 0, done.stderr
+    return "a blend trains"
+
+
+# Settings that the published files have in comments or documents only, by the file that they are added to.
+FURTHER = {"LLaMA-Factory/examples/train_full/qwen3_full_sft.yaml": check_evaluations,
+           "trl/examples/cli_configs/example_config.yaml": check_text_field,
+           "Megatron-LM/examples/mixtral/train_mixtral_8x7b_distributed.sh": check_weighted_paths}
 
 PAGE_BEGIN = """# Published settings
 
@@ -536,14 +565,14 @@ def main():
             inputs.enter(published, work)
             return check(program, published, work, expected)
 
-        def start_evaluations(published):
-            work = root / "evaluations"
+        def start_further(published):
+            work = root / FURTHER[published.name].__name__
             work.mkdir()
             inputs.enter(published, work)
-            return None, check_evaluations(program, published, work)
+            return None, FURTHER[published.name](program, published, work)
 
-        evaluated = [(each, pool.submit(start_evaluations, each)) for each in files if each.name == EVALUATED]
-        for published, checked in evaluated + [(each, pool.submit(start, each)) for each in files]:
+        further = [(each, pool.submit(start_further, each)) for each in files if each.name in FURTHER]
+        for published, checked in further + [(each, pool.submit(start, each)) for each in files]:
             try:
                 row_of_page, text = checked.result()
                 rows |= {published: row_of_page} if row_of_page else {}

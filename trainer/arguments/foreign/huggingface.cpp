@@ -124,8 +124,6 @@ void add_data_of_trl(ForeignRows& rows) {
       .refuse("dataset_train_split", {"train"}, "give the files of that split as train_data")
       .refuse("dataset_test_split", {"test"}, "give the files of that split as eval_data")
       .refuse("datasets", {}, "give their files as train_data_blend")
-      .refuse("dataset_text_field", {"text"},
-              "name the field `text` in the data, or describe the file in dataset_info.json (docs/data.md)")
       .refuse("dataset_kwargs", {}, "docs/data.md lists the forms that data can have")
       .refuse("completion_only_loss", {"true"},
               "the loss of prompts and completions is on the completion; give `text` to train on both")
