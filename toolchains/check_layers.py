@@ -53,7 +53,7 @@ ARROWS = {
                 "core/data_parallel", "core/mesh", "core/models", "core/optim", "core/parallel", "core/pipeline",
                 "core/schedule", "core/torch", *PLATFORM],
     "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core/base", "core/checkpoint", "core/mesh",
-                             "core/models", *PLATFORM],
+                             "core/models", "core/ops", "trainer/report", *PLATFORM],
     "trainer/cli": ["trainer", "trainer/arguments", "trainer/data", "trainer/report", "trainer/torch_module", "core/base",
                     "core/checkpoint", "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim",
                     "core/safetensors", "core/schedule", *PLATFORM],

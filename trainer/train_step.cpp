@@ -55,8 +55,7 @@ PassInputs prepare_inputs(TrainingParts& parts, const std::vector<MicroBatch>& h
 
 // Sets what a replay, which runs on the device only, leaves unchanged on the host.
 void set_replayed(TrainingParts& parts, const PassInputs& inputs, const StepPasses& passes) {
-  parts.data_parallel.begin_step(static_cast<int64_t>(inputs.batches.size()));
-  parts.data_parallel.mark_grads_flushed();
+  parts.data_parallel.set_step_replayed(static_cast<int64_t>(inputs.batches.size()));
   for (size_t i = 0; i < parts.stages.size(); ++i) parts.stages[i]->set_results(passes.results[i]);
 }
 

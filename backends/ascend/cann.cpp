@@ -17,15 +17,6 @@ constexpr const char* kAdvice =
     "install CANN (8.1 to 9.x) and run `source set_env.sh` of its folder, which sets LD_LIBRARY_PATH and "
     "ASCEND_HOME_PATH";
 
-std::vector<std::string> candidates(const char* setting, const std::vector<std::string>& names) {
-  if (const char* chosen = sdk::config(setting)) return {chosen};
-  std::vector<std::string> paths = names;
-  if (const char* home = std::getenv("ASCEND_HOME_PATH")) {
-    for (const std::string& name : names) paths.push_back(std::string(home) + "/lib64/" + name);
-  }
-  return paths;
-}
-
 // The names of |symbols| that |library| lacks. Slots that are already filled are unchanged.
 std::string resolve(const sdk::VendorLibrary& library, std::span<const sdk::VendorSymbol> symbols) {
   std::string missing;
@@ -62,6 +53,15 @@ std::string simulator_of(const sdk::VendorLibrary& library) {
 
 }  // namespace
 
+std::vector<std::string> cann_candidates(const char* setting, const std::vector<std::string>& names) {
+  if (const char* chosen = sdk::config(setting)) return {chosen};
+  std::vector<std::string> paths = names;
+  if (const char* home = std::getenv("ASCEND_HOME_PATH")) {
+    for (const std::string& name : names) paths.push_back(std::string(home) + "/lib64/" + name);
+  }
+  return paths;
+}
+
 void check_cann_version(const std::string& version, const std::string& path) {
   int major = 0;
   int minor = 0;
@@ -74,7 +74,7 @@ void check_cann_version(const std::string& version, const std::string& path) {
 
 Acl load_acl() {
   const sdk::VendorLibrary library = sdk::open_vendor_library(
-      "CANN's runtime", candidates("ascend.acl", {"libacl_rt.so", "libascendcl.so"}), "aclInit", kAdvice);
+      "CANN's runtime", cann_candidates("ascend.acl", {"libacl_rt.so", "libascendcl.so"}), "aclInit", kAdvice);
   Acl acl;
   acl.version = checked_version(library);
   acl.path = library.path;
@@ -90,7 +90,7 @@ Acl load_acl() {
 
 Hccl load_hccl() {
   const sdk::VendorLibrary library =
-      sdk::open_vendor_library("HCCL", candidates("ascend.hccl", {"libhccl.so"}), "HcclAllReduce", kAdvice);
+      sdk::open_vendor_library("HCCL", cann_candidates("ascend.hccl", {"libhccl.so"}), "HcclAllReduce", kAdvice);
   Hccl hccl;
   hccl.path = library.path;
   const sdk::VendorSymbol symbols[] = {
@@ -100,7 +100,8 @@ Hccl load_hccl() {
   };
   std::string missing = resolve(library, symbols);
   if (missing.empty()) return hccl;
-  for (const std::string& name : candidates("ascend.hcomm", {"libhcomm.so"})) {  // CANN 9 keeps communicators there
+  for (const std::string& name :
+       cann_candidates("ascend.hcomm", {"libhcomm.so"})) {  // CANN 9 keeps communicators there
     void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) continue;
     missing = resolve({handle, name}, symbols);
@@ -112,7 +113,7 @@ Hccl load_hccl() {
 std::optional<Aclnn> load_aclnn(std::string* out_reason) {
   try {
     const sdk::VendorLibrary library = sdk::open_vendor_library(
-        "CANN's operator library", candidates("ascend.opapi", {"libopapi.so"}), "aclCreateTensor", kAdvice);
+        "CANN's operator library", cann_candidates("ascend.opapi", {"libopapi.so"}), "aclCreateTensor", kAdvice);
     Aclnn aclnn;
     const sdk::VendorSymbol symbols[] = {
 #define CONCORD_ACLNN(name) sdk::required_symbol(#name, &aclnn.name),

@@ -8,6 +8,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backends/ascend/acl_abi.h"
 #include "backends/ascend/aclnn_abi.h"
@@ -39,6 +40,9 @@ struct Aclnn {
 #define CONCORD_ACLNN(name) fn::name* name = nullptr;
 #include "backends/ascend/symbols.inc"
 };
+
+// Returns the paths to try for a library with |names|: that of |setting| ("ascend.acl") alone if it is set.
+std::vector<std::string> cann_candidates(const char* setting, const std::vector<std::string>& names);
 
 // Throws UNAVAILABLE with every path tried, with a version that is not 8.1 to 9.x, or with the missing functions.
 Acl load_acl();

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <dlfcn.h>
+
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -24,6 +27,8 @@ const sdk::TestHost& host() {
     setenv("CONCORD_SIM_NPU_MEMORY", "512M", 0);  // the thread sanitizer leaves few addresses
     sdk::TestHost::set_config("ascend.acl", SIM_ACL);
     sdk::TestHost::set_config("ascend.hccl", SIM_HCCL);
+    sdk::TestHost::set_config("ascend.mspti", SIM_MSPTI);
+    sdk::TestHost::set_config("ascend.mstx", SIM_MSTX);
     sdk::TestHost::set_config("comm.timeout", "900");
     return new sdk::TestHost(ASCEND_PLUGIN);
   }();
@@ -142,12 +147,15 @@ TEST(AscendPluginTest, QueuedCopiesBetweenHostBuffersKeepTheirPlace) {
 
 // ------------------------------------------------------------------------------------------------------------ graphs
 
-const concord_graph_table& graphs() {
+template <class Table>
+const Table& extension(const char* name) {
   const concord_plugin* plugin = host().plugin();
-  const auto* table = plugin->find_table(plugin->self, CONCORD_GRAPH_TABLE);
-  if (table == nullptr) throw std::runtime_error("there is no graph table");
-  return *reinterpret_cast<const concord_graph_table*>(table);
+  const auto* table = plugin->find_table(plugin->self, name);
+  if (table == nullptr) throw std::runtime_error(std::string("there is no table ") + name);
+  return *reinterpret_cast<const Table*>(table);
 }
+
+const concord_graph_table& graphs() { return extension<concord_graph_table>(CONCORD_GRAPH_TABLE); }
 
 TEST(AscendGraphTest, CapturedWorkRunsAtEveryLaunchAndNotBefore) {
   Work work(0);
@@ -187,6 +195,73 @@ TEST(AscendGraphTest, WithoutACaptureThereIsNothingToEnd) {
   concord_graph graph = nullptr;
   EXPECT_NE(graphs().end_capture(graphs().self, work.stream(), &graph), CONCORD_STATUS_OK);
   EXPECT_EQ(graphs().begin_capture(graphs().self, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
+}
+
+// ---------------------------------------------------------------------------------------------- ranges and activities
+
+TEST(AscendProfilerTest, RangesOfAThreadReachMstxInOrder) {
+  const auto& profiler = extension<concord_profiler_table>(CONCORD_PROFILER_TABLE);
+  EXPECT_TRUE(ok(profiler.range_push(profiler.self, "step 1")));
+  EXPECT_TRUE(ok(profiler.range_push(profiler.self, "layers.0")));
+  EXPECT_TRUE(ok(profiler.mark(profiler.self, "here")));
+  EXPECT_TRUE(ok(profiler.range_pop(profiler.self)));
+  std::thread([&] {
+    EXPECT_EQ(profiler.range_pop(profiler.self), CONCORD_STATUS_FAILED_PRECONDITION) << "another thread's range";
+  }).join();
+  EXPECT_TRUE(ok(profiler.range_pop(profiler.self)));
+  EXPECT_EQ(profiler.range_pop(profiler.self), CONCORD_STATUS_FAILED_PRECONDITION);
+  EXPECT_EQ(profiler.range_push(profiler.self, nullptr), CONCORD_STATUS_INVALID_ARGUMENT);
+  EXPECT_TRUE(ok(profiler.start(profiler.self)));
+  EXPECT_TRUE(ok(profiler.stop(profiler.self)));
+  void* const library = dlopen(SIM_MSTX, RTLD_NOW | RTLD_NOLOAD);
+  ASSERT_NE(library, nullptr);
+  const auto recorded = reinterpret_cast<const char* (*)()>(dlsym(library, "concord_sim_ranges"));
+  EXPECT_STREQ(recorded(), "start 1 step 1\nstart 2 layers.0\nmark here\nend 2\nend 1\n");
+}
+
+int64_t monotonic_ns() { return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+TEST(AscendActivityTest, WhatADeviceDidIsReportedWithItsTimes) {
+  const auto& table = extension<concord_activity_table>(CONCORD_ACTIVITY_TABLE);
+  std::vector<concord_activity> seen;
+  std::vector<std::string> names;
+  struct Seen {
+    std::vector<concord_activity>* activities;
+    std::vector<std::string>* names;
+  } const lists{&seen, &names};
+  const auto visit = [](void* user, const concord_activity* activity) {
+    const auto* into = static_cast<const Seen*>(user);
+    into->activities->push_back(*activity);
+    into->names->emplace_back(activity->name);
+  };
+  int64_t dropped = -1;
+  EXPECT_EQ(table.stop(table.self, visit, nullptr, &dropped), CONCORD_STATUS_FAILED_PRECONDITION);
+  Work work(1);
+  ASSERT_TRUE(ok(work.fill(1)));
+  ASSERT_TRUE(ok(work.synchronize()));
+  for (int round = 0; round < 2; ++round) {
+    seen.clear();
+    names.clear();
+    const int64_t before = monotonic_ns();
+    ASSERT_TRUE(ok(table.start(table.self)));
+    EXPECT_EQ(table.start(table.self), CONCORD_STATUS_FAILED_PRECONDITION);
+    ASSERT_TRUE(ok(work.fill(2)));
+    ASSERT_TRUE(ok(work.fill(3)));
+    ASSERT_TRUE(ok(work.synchronize()));
+    ASSERT_TRUE(ok(table.stop(table.self, visit, const_cast<Seen*>(&lists), &dropped)));
+    const int64_t after = monotonic_ns();
+    EXPECT_EQ(dropped, 0);
+    EXPECT_THAT(names, ::testing::ElementsAre("fill", "fill"));
+    for (const concord_activity& each : seen) {
+      EXPECT_EQ(each.kind, CONCORD_ACTIVITY_FILL);
+      EXPECT_EQ(each.device, 1);
+      EXPECT_LE(each.begin_ns, each.end_ns);
+      // The two clocks are read one after the other, some microseconds apart at most.
+      EXPECT_GT(each.begin_ns, before - 1'000'000'000);
+      EXPECT_LT(each.end_ns, after + 1'000'000'000);
+    }
+    EXPECT_LE(seen[0].end_ns, seen[1].begin_ns);
+  }
 }
 
 // ---------------------------------------------------------------------------------------------------------- failures

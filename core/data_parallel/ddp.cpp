@@ -41,8 +41,8 @@ void DistributedDataParallel::flush_grads() {
   for (const auto& chunk : chunks_) chunk->flush_grads();
 }
 
-void DistributedDataParallel::mark_grads_flushed() {
-  for (const auto& chunk : chunks_) chunk->mark_grads_flushed();
+void DistributedDataParallel::set_step_replayed(int64_t micro_batches) {
+  for (const auto& chunk : chunks_) chunk->set_step_replayed(micro_batches);
 }
 
 void DistributedDataParallel::require_finite_grads() {

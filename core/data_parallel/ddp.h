@@ -58,10 +58,10 @@ class DistributedDataParallel {
   // includes gradients of vectors that autograd has stored, which are copied together; gradients without additions
   // become zero.
   void flush_grads();
-  // Call after begin_step() if the gradients are already in the buffers, because a replay executed everything that was
-  // enqueued from an earlier begin_step() to flush_grads() (core/torch/graphed_callable.h), without calling this
-  // object.
-  void mark_grads_flushed();
+  // Call instead of begin_step() and flush_grads() if the gradients are already in the buffers, because a replay
+  // executed everything that was enqueued from an earlier begin_step() to flush_grads()
+  // (core/torch/graphed_callable.h), without calling this object. Enqueues nothing.
+  void set_step_replayed(int64_t micro_batches);
   // Checks gradients before their reduction like check_for_nan_in_grad. Throws Error with the rank and the parameter.
   // Waits: for the device.
   void require_finite_grads();

@@ -20,7 +20,7 @@ class DistributedDataParallel::Reducer {
 
   void begin_step(int64_t micro_batches, bool defer_reduction);
   void flush_grads();
-  void mark_grads_flushed();
+  void set_step_replayed(int64_t micro_batches);
   void require_finite_grads();
   void start_grad_sync();
   void finish_grad_sync();
@@ -58,6 +58,7 @@ class DistributedDataParallel::Reducer {
   void move_waiting();
   void issue_ready();
   void issue(Bucket& bucket);
+  void expect_grads(int64_t micro_batches, bool defer_reduction);
   void clear_matrices(const Bucket& bucket);
   void settle(const Bucket& bucket);
   void scale(const at::Tensor& grads, bool expert) const;

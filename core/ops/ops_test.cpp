@@ -19,24 +19,15 @@
 #include <cstdlib>
 #include <set>
 
-#include "core/ops/testing/samples.h"
+#include "core/ops/testing/compare.h"
 #include "core/torch/device.h"
 
 namespace concord::ops::testing {
 namespace {
 
 using c10::DispatchKey;
-using Stack = std::vector<c10::IValue>;
 
 constexpr int kDraws = 24;
-
-std::vector<c10::OperatorHandle> operators() {
-  std::vector<c10::OperatorHandle> found;
-  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-    if (name.name.rfind("concord::", 0) == 0) found.push_back(*c10::Dispatcher::singleton().findSchema(name));
-  }
-  return found;
-}
 
 // Returns whether the operator, or the choice, whose name starts with its operator's, is selected.
 bool is_meant(const std::string& name) {
@@ -48,84 +39,6 @@ std::vector<c10::OperatorHandle> meant_operators() {
   std::vector<c10::OperatorHandle> found = operators();
   std::erase_if(found, [](const c10::OperatorHandle& op) { return !is_meant(op.operator_name().name); });
   return found;
-}
-
-// The same arguments with their tensors changed by |change|.
-template <class Change>
-Stack with_tensors(const Stack& arguments, const Change& change) {
-  Stack result;
-  for (const c10::IValue& each : arguments) {
-    if (each.isTensorList()) {
-      c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : each.toTensorVector()) list.push_back(change(tensor));
-      result.emplace_back(list);
-    } else {
-      result.push_back(each.isTensor() && each.toTensor().defined() ? c10::IValue(change(each.toTensor())) : each);
-    }
-  }
-  return result;
-}
-
-bool is_floating(const at::Tensor& tensor) { return c10::isFloatingType(tensor.scalar_type()); }
-
-// Copies, so that kernels that write into their arguments do not see each other's results.
-Stack wide(const Stack& arguments) {
-  return with_tensors(arguments, [](const at::Tensor& t) { return is_floating(t) ? t.to(at::kDouble).clone() : t; });
-}
-
-// Returns the results of the operator and the arguments that it wrote.
-std::vector<at::Tensor> run(const c10::OperatorHandle& op, DispatchKey key, const Stack& arguments) {
-  Stack stack = arguments;
-  op.callBoxedForDispatchKey(key, stack);
-  std::vector<at::Tensor> outputs;
-  for (const c10::IValue& each : stack) {
-    if (each.isTensor()) outputs.push_back(each.toTensor());
-  }
-  const auto& schema = op.schema();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto* alias = schema.arguments()[i].alias_info();
-    if (alias == nullptr || !alias->isWrite() || !schema.returns().empty()) continue;
-    if (arguments[i].isTensor()) {
-      outputs.push_back(arguments[i].toTensor());
-    } else {
-      for (const at::Tensor& tensor : arguments[i].toTensorVector()) outputs.push_back(tensor);
-    }
-  }
-  return outputs;
-}
-
-// Returns the fraction of the rounding bound that |got| uses; NaN if it is NaN. |slack| and |has_nan|: see Sample.
-double share_of_bound(const at::Tensor& got, const at::Tensor& exact, const at::Tensor& slack, bool has_nan) {
-  if (got.numel() == 0) return 0;
-  const auto type = got.scalar_type();
-  const double units = type == at::kBFloat16 ? 1 : 2;
-  const double smallest = type == at::kHalf ? std::ldexp(1.0, -25) : 0;  // half of the smallest number that fp16 has
-  const at::Tensor right = exact.to(at::kDouble), ours = got.to(right.device(), at::kDouble);
-  const at::Tensor allowed = units * half_unit(type) * right.abs() + slack.to(right.device()) + smallest;
-  at::Tensor shares = (ours - right).abs() / (allowed + 1e-300);
-  if (has_nan) shares.masked_fill_((ours == right).logical_or(ours.isnan().logical_and(right.isnan())), 0);
-  return shares.max().item<double>();
-}
-
-// The slack of each output.
-std::vector<at::Tensor> slack_of(const Sample& sample, const Stack& wide_arguments,
-                                 const std::vector<at::Tensor>& exact, c10::ScalarType type) {
-  if (sample.slack) return sample.slack(wide_arguments, exact);
-  std::vector<at::Tensor> slack;
-  for (size_t i = 0; i < exact.size(); ++i) {
-    const double size = std::max(largest(exact[i]), i < sample.magnitudes.size() ? sample.magnitudes[i] : 0);
-    slack.push_back(at::tensor(sample.roundings * sum_unit(type) * size, at::kDouble));
-  }
-  return slack;
-}
-
-// Returns |slack|, and what the kernel of |key| is allowed in addition.
-std::vector<at::Tensor> slack_of_kernel(DispatchKey key, std::vector<at::Tensor> slack, const Sample& sample,
-                                        const Stack& arguments, const std::vector<at::Tensor>& exact) {
-  if (key != DispatchKey::PrivateUse1 || !sample.ascend_slack) return slack;
-  const std::vector<at::Tensor> more = sample.ascend_slack(arguments, exact);
-  for (size_t i = 0; i < more.size(); ++i) slack.at(i) = slack.at(i) + more[i];
-  return slack;
 }
 
 // Returns the fraction of the bound that each output uses.
@@ -143,49 +56,6 @@ std::vector<double> expect_near(const std::vector<at::Tensor>& got, const std::v
                                 << ", which in some place is that much of what rounding explains";
   }
   return shares;
-}
-
-std::string text_of(const Stack& arguments) {
-  std::string text;
-  for (const c10::IValue& each : arguments) {
-    if (each.isTensor() && each.toTensor().defined()) {
-      text +=
-          fmt::format(" {}[{}]", c10::toString(each.toTensor().scalar_type()), fmt::join(each.toTensor().sizes(), ","));
-    } else if (each.isTensorList()) {
-      text += fmt::format(" {} tensors", each.toTensorVector().size());
-    } else if (each.isIntList() && !each.toIntList().empty()) {
-      text += fmt::format(" ({})", fmt::join(each.toIntVector(), ","));
-    } else if (each.isInt()) {
-      text += fmt::format(" {}", each.toInt());
-    } else if (each.isDouble()) {
-      text += fmt::format(" {:g}", each.toDouble());
-    } else if (each.isBool()) {
-      text += each.toBool() ? " true" : " false";
-    }
-  }
-  return text;
-}
-
-struct Kernel {
-  DispatchKey key;
-  c10::Device device;
-};
-
-// Returns whether the platform's device supports the types of the operator.
-bool has_types_of(const c10::OperatorHandle& op) {
-  return op.operator_name().name.rfind("concord::fp8_", 0) != 0 ||
-         current_platform().capability(CONCORD_CAP_TORCH_FP8) != 0;
-}
-
-// The kernels to test: the reference and those of the cpu and of the platform's device.
-std::vector<Kernel> kernels_of(const c10::OperatorHandle& op, c10::Device device) {
-  std::vector<Kernel> found = {{DispatchKey::CompositeExplicitAutograd, c10::kCPU}};
-  if (op.hasKernelForDispatchKey(DispatchKey::CPU)) found.push_back({DispatchKey::CPU, c10::kCPU});
-  if (device.is_cpu() || !has_types_of(op)) return found;
-  found.push_back({DispatchKey::CompositeExplicitAutograd, device});
-  const DispatchKey key = c10::computeDispatchKey(std::nullopt, std::nullopt, device);
-  if (op.hasKernelForDispatchKey(key)) found.push_back({key, device});
-  return found;
 }
 
 c10::Device platform_device() { return torch_device(current_platform(), 0); }
@@ -212,7 +82,7 @@ void check_kernels(const c10::OperatorHandle& op, c10::ScalarType type) {
       const auto got =
           run(op, kernel.key,
               with_tensors(sample.arguments, [&](const at::Tensor& t) { return t.to(kernel.device).clone(); }));
-      expect_near(got, exact, slack_of_kernel(kernel.key, slack, sample, sample.arguments, exact), sample.has_nan);
+      expect_near(got, exact, slack_of_kernel(kernel.device, slack, sample, sample.arguments, exact), sample.has_nan);
       if (::testing::Test::HasFailure()) return;
     }
   }
@@ -247,40 +117,6 @@ bool wants_all_sizes() {
   return said != nullptr && std::string(said) == "1";
 }
 
-// Returns a copy on |device| with the same strides and misalignment, by which kernels are chosen.
-at::Tensor placed(const at::Tensor& tensor, c10::Device device) {
-  int64_t end = tensor.storage_offset() + 1;
-  for (int64_t i = 0; i < tensor.dim(); ++i) end += (tensor.size(i) - 1) * tensor.stride(i);
-  const at::Tensor place = at::empty({end}, tensor.options().device(device));
-  return place.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset()).copy_(tensor);
-}
-
-Stack wide_on(c10::Device device, const Stack& arguments) {
-  return with_tensors(wide(arguments), [&](const at::Tensor& t) { return t.to(device); });
-}
-
-// How often the device's operator library chose each of its implementations for elements of |type|; empty if it does
-// not report this (concord_choices::taken, see docs/operators.md).
-using Choices = std::map<std::string, int64_t>;
-Choices choices(c10::ScalarType type) {
-  const auto op = c10::Dispatcher::singleton().findSchema({"concord_choices::taken", ""});
-  if (!op) return {};
-  Stack stack = {std::string(c10::toString(type))};
-  op->callBoxed(stack);
-  Choices taken;
-  for (const auto& each : stack.at(0).toGenericDict()) taken[each.key().toStringRef()] = each.value().toInt();
-  return taken;
-}
-
-// Returns the choices that were taken since |before|.
-std::string taken_since(const Choices& before, c10::ScalarType type) {
-  std::string names;
-  for (const auto& [name, times] : choices(type)) {
-    if (times > before.at(name)) names += fmt::format("; {}", name);
-  }
-  return names;
-}
-
 // In fp64 the host gives the exact results, so the device's reference is compared with the host's at every size. In the
 // other types the device's reference in fp64 gives them, which is faster.
 void check_real_size(const c10::OperatorHandle& op, const SampleMaker& maker, c10::ScalarType type) {
@@ -293,14 +129,13 @@ void check_real_size(const c10::OperatorHandle& op, const SampleMaker& maker, c1
   const auto slack = slack_of(sample, arguments, exact, type);
   for (const Kernel& kernel : kernels_of(op, device)) {
     if (kernel.device.type() != device.type()) continue;
-    const bool is_reference = kernel.key == DispatchKey::CompositeExplicitAutograd;
-    const std::string what =
-        fmt::format("{}{}{}", op.operator_name().name, is_reference ? " (reference)" : "", text_of(sample.arguments));
+    const std::string what = fmt::format("{}{}{}", op.operator_name().name, kernel.is_reference() ? " (reference)" : "",
+                                         text_of(sample.arguments));
     SCOPED_TRACE(what);
     const Choices before = choices(type);
     const auto got = run(op, kernel.key,
                          with_tensors(sample.arguments, [&](const at::Tensor& t) { return placed(t, kernel.device); }));
-    const auto allowed = slack_of_kernel(kernel.key, slack, sample, arguments, exact);
+    const auto allowed = slack_of_kernel(kernel.device, slack, sample, arguments, exact);
     const std::vector<double> shares = expect_near(got, exact, allowed, sample.has_nan);
     ::testing::Test::RecordProperty(what, fmt::format("{:g}", fmt::join(shares, " ")) + taken_since(before, type));
   }

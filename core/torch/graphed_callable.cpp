@@ -81,7 +81,7 @@ bool GraphedCallable::record() {
   }
   if (graph_ != 0 && end.call(on_device_, graph_) && problem.empty()) return true;
   release();  // frees memory now, since running without a recording needs the same amount again
-  loader::log(CONCORD_LOG_DEBUG, "core",
+  loader::log(memory_ == Memory::large ? CONCORD_LOG_INFO : CONCORD_LOG_DEBUG, "core",
               fmt::format("{} cannot be recorded, so it is enqueued kernel by kernel each time: {}", name_,
                           problem.empty() ? "the device rejects it" : problem));
   return false;

@@ -21,19 +21,20 @@
 #include "core/launch/job/restart_policy.h"
 #include "core/mesh/bad_device.h"
 #include "platform/loader/error.h"
-#include "trainer/cli/chaos.h"             // concord chaos: trains under faults and compares
-#include "trainer/cli/conform.h"           // concord conform: checks a plugin against the contract
-#include "trainer/cli/data.h"              // concord data: builds training data files
-#include "trainer/cli/doctor.h"            // concord doctor: checks this machine
-#include "trainer/cli/files/checkpoint.h"  // concord checkpoint: lists, describes, verifies and compares them
-#include "trainer/cli/files/convert.h"     // concord convert: weights in another type or in other files
-#include "trainer/cli/files/diff.h"        // concord diff: compares two dumps or folders, tensor by tensor
-#include "trainer/cli/files/merge.h"       // concord merge: an adapter added to its base model
-#include "trainer/cli/launch.h"            // concord launch: starts the processes of a job
-#include "trainer/cli/plans/lr.h"          // concord lr: prints and plots the learning rates of a run
-#include "trainer/cli/plans/plan.h"        // concord plan: the groups of a layout
-#include "trainer/cli/plans/schedule.h"    // concord schedule: prints, costs and draws a pipeline schedule
-#include "trainer/cli/platforms.h"         // concord platforms: the plugins found and the one chosen
+#include "trainer/cli/chaos.h"              // concord chaos: trains under faults and compares
+#include "trainer/cli/conform/conform.h"    // concord conform: checks a plugin against the contract
+#include "trainer/cli/conform/operators.h"  // concord operators: compares those of a device with the host's
+#include "trainer/cli/data.h"               // concord data: builds training data files
+#include "trainer/cli/doctor.h"             // concord doctor: checks this machine
+#include "trainer/cli/files/checkpoint.h"   // concord checkpoint: lists, describes, verifies and compares them
+#include "trainer/cli/files/convert.h"      // concord convert: weights in another type or in other files
+#include "trainer/cli/files/diff.h"         // concord diff: compares two dumps or folders, tensor by tensor
+#include "trainer/cli/files/merge.h"        // concord merge: an adapter added to its base model
+#include "trainer/cli/launch.h"             // concord launch: starts the processes of a job
+#include "trainer/cli/plans/lr.h"           // concord lr: prints and plots the learning rates of a run
+#include "trainer/cli/plans/plan.h"         // concord plan: the groups of a layout
+#include "trainer/cli/plans/schedule.h"     // concord schedule: prints, costs and draws a pipeline schedule
+#include "trainer/cli/platforms.h"          // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/print_error.h"
 #include "trainer/cli/report.h"  // concord report: compares runs
 #ifdef CONCORD_WITH_TORCH
@@ -158,9 +159,10 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   add_lr_command(&app);
   add_report_command(&app);
   add_launch_command(&app, exit_code);
-  add_conform_command(&app);
+  add_conform_command(&app, exit_code);
 #ifdef CONCORD_WITH_TORCH
   add_generate_command(&app, exit_code);
+  add_operators_command(&app, exit_code);
   add_probe_command(&app, exit_code);
   add_train_command(&app, exit_code);
 #endif

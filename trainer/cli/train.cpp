@@ -149,7 +149,8 @@ int run_train(std::vector<std::string> args) {
     fmt::print("{}{}", kTrainUsage, arguments_help());
     return 0;
   }
-  use_platform(line.arguments.job.platform);  // also that of the ranks, which load it before they read this
+  use_platform(line.arguments.job.platform);              // also that of the ranks, which load it before they read this
+  ::setenv("CONCORD_REPORT_WORK", "1", /*overwrite=*/0);  // simulated devices print what they did, at the end of rank 0
   const JobEnvironment environment = read_job_environment();
   const bool is_started = environment.source != JobSource::single;
   if (is_started && line.arguments.launch.nproc > 0) {

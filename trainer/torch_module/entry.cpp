@@ -1,6 +1,7 @@
 // The entry point of libconcordtorch.so.
 #include "trainer/torch_module/build_identity.h"
 #include "trainer/torch_module/generate_rank.h"
+#include "trainer/torch_module/operators_rank.h"
 #include "trainer/torch_module/probe_rank.h"
 #include "trainer/torch_module/table.h"
 #include "trainer/torch_module/train_rank.h"
@@ -15,6 +16,7 @@ extern "C" [[gnu::visibility("default")]] const concord::TorchModule* concord_to
       .probe = concord::probe_rank,
       .check_generate = concord::check_generate,
       .generate = concord::generate_rank,
+      .compare_operators = concord::compare_operators,
   };
   return &module;
 }

@@ -16,6 +16,7 @@
 #include "trainer/arguments/arguments.h"
 #include "trainer/generation/generate_arguments.h"
 #include "trainer/probe_arguments.h"
+#include "trainer/torch_module/operators_arguments.h"
 
 namespace concord {
 
@@ -44,6 +45,10 @@ struct TorchModule {
   // Like check_probe and probe, for text generation. Rank 0 prints the text, on a terminal as it is generated.
   void (*check_generate)(const GenerateArguments& arguments, int64_t world);
   void (*generate)(const GenerateArguments& arguments);
+
+  // Compares the operators of the platform's device with the references on the host, and prints the comparisons.
+  // Returns the exit code: 1 if one is wrong. Throws Error, and std::runtime_error for a file that cannot be written.
+  int (*compare_operators)(const OperatorsArguments& arguments);
 };
 
 inline constexpr const char* kTorchModuleFile = "libconcordtorch.so";

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/base/quoted.h"
@@ -184,6 +185,21 @@ Conversion pissa(const ArgumentValue& value, const TrainingArguments&, const For
   const auto found = given.find("pissa_iter");
   const std::string iterations = found == given.end() ? "16" : found->second.text;
   return {{{"init_lora_weights", iterations == "-1" ? "pissa" : "pissa_niter_" + iterations}}};
+}
+
+// HF's kinds of AdamW and Lion with 8-bit state. Paged state is a way to offload it: optimizer_cpu_offload.
+Conversion kind_of_optimizer(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  constexpr std::string_view kAdamW[] = {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "adamw_torch_8bit"};
+  constexpr std::string_view kLion[] = {"lion_8bit", "paged_lion_8bit"};
+  const bool is_adamw = std::ranges::find(kAdamW, value.text) != std::ranges::end(kAdamW);
+  if (!is_adamw && std::ranges::find(kLion, value.text) == std::ranges::end(kLion)) {
+    return {{{"optimizer", value.text}}};
+  }
+  Conversion conversion{{{"optimizer", is_adamw ? "adam" : "lion"}, {"exp_avg_dtype", "8bit"}}};
+  if (is_adamw) conversion.arguments.emplace_back("exp_avg_sq_dtype", "8bit");
+  if (value.text.starts_with("paged"))
+    conversion.note = "the state stays on the device, unless optimizer_cpu_offload is set";
+  return conversion;
 }
 
 Conversion use_muon(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {

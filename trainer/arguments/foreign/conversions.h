@@ -14,6 +14,7 @@ Convert recompute_unless_disabled;  // disable_gradient_checkpointing
 Convert on_cpu;
 Convert evaluation_in_bf16;
 Convert evaluation_in_fp16;
+Convert kind_of_optimizer;  // optim
 Convert fsdp_modes;
 Convert fsdp_settings;   // fsdp_config: a mapping
 Convert deepspeed_file;  // the path of a JSON file

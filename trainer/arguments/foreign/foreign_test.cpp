@@ -1,4 +1,5 @@
 // Configurations of other programs, as people paste them: what can be taken is, the rest is named with what to write.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -184,6 +185,18 @@ TEST_F(ForeignConfig, NumbersOfTomlMayHaveUnderscores) {
   const TrainingArguments a = read("[training]\nsteps = 10_000\ndataset_path = \"a_1\"\n", ".toml").arguments;
   EXPECT_EQ(a.steps.max_steps, 10000);
   EXPECT_EQ(a.data.path, "a_1");
+}
+
+TEST_F(ForeignConfig, EightBitOptimizersSetTheTypesOfTheirState) {
+  for (const char* name : {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "adamw_torch_8bit"}) {
+    const OptimizerOptions a = read(fmt::format("optim: {}\n", name)).arguments.optimizer;
+    EXPECT_EQ(a.optimizer, OptimizerType::adam) << name;
+    EXPECT_EQ(a.precision, (StatePrecision{StateType::block8, StateType::block8})) << name;
+  }
+  const OptimizerOptions lion = read("optim: lion_8bit\nexp_avg_dtype: bf16\n").arguments.optimizer;
+  EXPECT_EQ(lion.optimizer, OptimizerType::lion);
+  EXPECT_EQ(lion.precision, (StatePrecision{.exp_avg_dtype = StateType::bf16})) << "its own name takes precedence";
+  EXPECT_EQ(read("optim: adamw_torch\n").arguments.optimizer, OptimizerOptions{});
 }
 
 TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {

@@ -16,7 +16,6 @@ constexpr std::string_view kSharded =
     "weights are not sharded over data-parallel ranks; use use_distributed_optimizer and tensor parallelism";
 constexpr std::string_view kFamilies = "no model family here has it";
 constexpr std::string_view kConfig = "the model is what its config.json says; give model or model_config";
-constexpr std::string_view kState = "the optimizer's state is in fp32";
 
 void add_speed(ForeignRows& rows) {
   rows.no_effect(kFast, {"*_fusion",
@@ -321,10 +320,10 @@ void add_refused_precision(ForeignRows& rows) {
       .refuse("fp4_quantizer_factory", {}, "fp8: hybrid or e4m3 is the smallest format")
       .refuse("fp32_residual_connection", {"false"}, "the residual stream has the training type")
       .refuse("batch_invariant_mode", {"false"}, "deterministic_mode: true makes runs reproducible")
-      .refuse("use_precision_aware_optimizer", {"false"}, kState);
-  for (const std::string_view name : {"exp_avg_dtype", "exp_avg_sq_dtype", "main_grads_dtype", "main_params_dtype"}) {
-    rows.refuse(name, {"fp32"}, kState);
-  }
+      .no_effect("the types of the optimizer's state are set by exp_avg_dtype and exp_avg_sq_dtype",
+                 {"use_precision_aware_optimizer"})
+      .refuse("main_params_dtype", {"fp32"}, "main weights are in fp32; exp_avg_dtype and exp_avg_sq_dtype are free")
+      .refuse("main_grads_dtype", {"fp32"}, "gradients of bf16 and fp16 models are summed in fp32");
 }
 
 void add_refused_training(ForeignRows& rows) {

@@ -3,6 +3,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "backends/ascend/sim/opapi/objects.h"
+#include "backends/ascend/sim/opapi/product_flops.h"
 #include "backends/ascend/sim/runtime/sim.h"
 
 namespace concord::ascend::sim {
@@ -16,8 +17,9 @@ constexpr int kStreamCode = abi::kRtAicoreException;
 int run(const aclOpExecutor& call) {
   try {
     const c10::InferenceMode below_autograd;
+    const ProductFlops products;
     call.run();
-    concord_sim_count_work(call.name, call.bytes_read, call.bytes_written);
+    concord_sim_count_operator(call.name, call.bytes_read, call.bytes_written, products.count());
     return 0;
   } catch (const std::exception& error) {
     return refuse(call.name, kStreamCode, error.what());

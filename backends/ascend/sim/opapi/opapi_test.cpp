@@ -29,6 +29,8 @@ int aclnnMulsGetWorkspaceSize(const aclTensor*, const aclScalar*, aclTensor*, ui
 int aclnnMuls(void*, uint64_t, aclOpExecutor*, void*);
 int aclnnNegGetWorkspaceSize(const aclTensor*, aclTensor*, uint64_t*, aclOpExecutor**);
 int aclnnNeg(void*, uint64_t, aclOpExecutor*, void*);
+int aclnnMmGetWorkspaceSize(const aclTensor*, const aclTensor*, aclTensor*, int8_t, uint64_t*, aclOpExecutor**);
+int aclnnMm(void*, uint64_t, aclOpExecutor*, void*);
 int aclnnInplaceNegGetWorkspaceSize(aclTensor*, uint64_t*, aclOpExecutor**);
 int aclnnInplaceNeg(void*, uint64_t, aclOpExecutor*, void*);
 int aclnnNonzeroGetWorkspaceSize(const aclTensor*, aclTensor*, uint64_t*, aclOpExecutor**);
@@ -210,6 +212,21 @@ TEST_F(Opapi, CountsTheBytesOfItsTensors) {
   aclDestroyTensor(in);
   aclDestroyTensor(out);
   aclDestroyScalar(two);
+}
+
+TEST_F(Opapi, CountsTheOperationsOfItsProducts) {
+  const double before = concord_sim_product_flops_of("aclnnMm"), neg = concord_sim_product_flops_of("aclnnNeg");
+  aclTensor* a = tensor({2, 3});
+  aclTensor* b = tensor({3, 5});
+  aclTensor* out = tensor({2, 5});
+  ASSERT_EQ(aclnnMmGetWorkspaceSize(a, b, out, 0, &workspace_, &executor_), 0);
+  ASSERT_EQ(aclnnMm(nullptr, 0, executor_, stream_), 0);
+  ASSERT_EQ(aclnnNegGetWorkspaceSize(a, a, &workspace_, &executor_), 0);
+  ASSERT_EQ(aclnnNeg(nullptr, 0, executor_, stream_), 0);
+  ASSERT_EQ(aclrtSynchronizeStream(stream_), 0);
+  EXPECT_EQ(concord_sim_product_flops_of("aclnnMm") - before, 2 * 2 * 3 * 5);
+  EXPECT_EQ(concord_sim_product_flops_of("aclnnNeg"), neg);
+  for (aclTensor* each : {a, b, out}) aclDestroyTensor(each);
 }
 
 TEST_F(Opapi, TellsTheSizeOfAResultThatDependsOnValues) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "backends/ascend/sim/opapi/arguments.h"
+#include "backends/ascend/sim/opapi/documented.h"
 #include "backends/ascend/sim/runtime/sim.h"
 
 namespace concord::ascend::sim {
@@ -36,6 +37,22 @@ struct Operator<body, operator_name> {
     explicit Call(typename Argument<A>::C... arguments)
         : aclOpExecutor(operator_name), kept(Argument<A>::keep(arguments)...) {
       std::apply([this](const auto&... each) { (count<A>(each), ...); }, kept);
+      CallArguments call;
+      std::apply([&call](const auto&... each) { (list(each, &call), ...); }, kept);
+      const std::string complaint = documented_complaint(operator_name, call);
+      if (!complaint.empty()) throw OperatorError(kAclnnParamInvalid, complaint);
+    }
+    template <class Kept>
+    static void list(const Kept& value, CallArguments* call) {
+      if constexpr (std::is_same_v<Kept, std::shared_ptr<TensorView>>) {
+        call->tensors.push_back(value.get());
+      } else if constexpr (std::is_floating_point_v<Kept>) {
+        call->numbers.push_back(value);
+      } else if constexpr (std::is_integral_v<Kept> && !std::is_same_v<Kept, bool>) {
+        call->integers.push_back(value);
+      } else if constexpr (std::is_same_v<Kept, std::string>) {
+        call->texts.push_back(value);
+      }
     }
     template <class Parameter, class Kept>
     void count(const Kept& tensors) {

@@ -1,8 +1,10 @@
 #include "backends/ascend/sim/runtime/capture.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "backends/ascend/sim/runtime/stream.h"
+#include "backends/ascend/sim/runtime/work_observer.h"
 #include "platform/base/thread_safety.hpp"
 
 namespace concord::ascend::sim {
@@ -20,13 +22,18 @@ Active& active() {
   return instance;
 }
 
+thread_local abi::aclmdlRICaptureMode thread_mode = abi::kCaptureGlobal;
+
+void require_mode(abi::aclmdlRICaptureMode mode) {
+  if (mode <= abi::kCaptureRelaxed) return;
+  fail(abi::kRtParamInvalid,
+       text("capture mode %u is unknown; there are 0 (global), 1 (thread) and 2 (relaxed)", mode));
+}
+
 }  // namespace
 
 std::shared_ptr<Capture> Capture::begin(const std::shared_ptr<Stream>& origin, abi::aclmdlRICaptureMode mode) {
-  if (mode > abi::kCaptureRelaxed) {
-    fail(abi::kRtParamInvalid,
-         text("capture mode %u is unknown; there are 0 (global), 1 (thread) and 2 (relaxed)", mode));
-  }
+  require_mode(mode);
   if (origin->is_default()) fail(kRtCaptureImplicit, "a default stream cannot be captured");
   origin->require_not_captured("starting a capture");
   const std::shared_ptr<Capture> capture(new Capture(origin, mode));
@@ -72,27 +79,35 @@ void Capture::close(abi::aclError* out_code, std::string* out_why) {
   for (const auto& stream : joined_) {
     const auto known = seen.find(stream.get());
     const uint64_t last = clocks_[stream.get()][stream.get()];
-    if (known != seen.end() && known->second >= last) continue;
+    if (last == 0 || (known != seen.end() && known->second >= last)) continue;  // 0: it has only waited
     *out_code = kRtStreamUnjoined;
-    *out_why = text("stream %d joined the capture, and the stream that started it does not wait for its last work",
-                    stream->id());
+    *out_why = text(
+        "stream %d joined the capture, and the stream that started it does not wait for its last work (piece %llu)",
+        stream->id(), static_cast<unsigned long long>(last));
   }
   joined_.clear();
   clocks_.clear();
 }
 
 void Capture::require_allowed(const char* doing) {
-  if (active().count.load() == 0) return;
+  if (active().count.load() == 0 || thread_mode == abi::kCaptureRelaxed) return;
   const std::lock_guard lock(active().mutex);
   for (const auto& capture : active().captures) {
     const bool mine = capture->thread_ == std::this_thread::get_id();
-    if (capture->mode_ == abi::kCaptureGlobal || (capture->mode_ == abi::kCaptureThreadLocal && mine)) {
+    const bool is_bound_by_all = thread_mode == abi::kCaptureGlobal || mine;
+    if ((capture->mode_ == abi::kCaptureGlobal && is_bound_by_all) ||
+        (capture->mode_ == abi::kCaptureThreadLocal && mine)) {
       capture->spoil();
       fail(kRtCaptureModeNotSupport, text("%s is not possible while a stream is captured, unless the mode is relaxed; "
                                           "the capture is invalidated",
                                           doing));
     }
   }
+}
+
+abi::aclmdlRICaptureMode Capture::exchange_thread_mode(abi::aclmdlRICaptureMode mode) {
+  require_mode(mode);
+  return std::exchange(thread_mode, mode);
 }
 
 void Capture::add(const Stream& stream, Task task) {
@@ -130,14 +145,17 @@ abi::aclmdlRICaptureStatus Capture::status() const {
 }
 
 void Capture::run_on(Stream& stream) {
+  if (status() != abi::kCaptureNone) fail(abi::kRtParamInvalid, "the model is still being captured");
   stream.submit({"aclmdlRIExecuteAsync",
-                 [self = shared_from_this()]() CONCORD_NO_THREAD_SAFETY_ANALYSIS {
-                   for (const Task& task : self->tasks_) {  // constant once the capture has ended
-                     Faults::sleep(task.fault.delay);
-                     if (task.fault.code != 0) fail(task.fault.code, text("injected failure of %s", task.name));
-                     task.run();
-                   }
-                 },
+                 [self = shared_from_this(), device = stream.device(), id = stream.id()]()
+                     CONCORD_NO_THREAD_SAFETY_ANALYSIS {
+                       for (const Task& task : self->tasks_) {  // constant once the capture has ended
+                         Faults::sleep(task.fault.delay);
+                         if (task.fault.code != 0) fail(task.fault.code, text("injected failure of %s", task.name));
+                         const WorkScope scope(device, id);  // a piece of work each
+                         task.run();
+                       }
+                     },
                  nullptr,
                  {}});
 }

@@ -25,9 +25,16 @@ TEST_F(CaptureTest, CapturedWorkRunsWhenItIsAskedToAsOftenAsItIs) {
   ASSERT_OK(aclmdlRICaptureBegin(stream, kCaptureThreadLocal));
   EXPECT_OK(aclmdlRICaptureGetInfo(stream, &status, &model));
   EXPECT_EQ(status, kCaptureActive);
+  void* const during = model;
+  TestStream other;
+  EXPECT_FAILS(aclmdlRIExecuteAsync(during, other), kRtParamInvalid, "still being captured");
   queue_increment(memory, stream);
   queue_increment(memory, stream);
   ASSERT_OK(aclmdlRICaptureEnd(stream, &model));
+  EXPECT_EQ(model, during);
+  uint32_t id = 0;
+  EXPECT_OK(aclmdlRIGetId(model, &id));
+  EXPECT_NE(id, 0u);
   EXPECT_OK(aclmdlRICaptureGetInfo(stream, &status, nullptr));
   EXPECT_EQ(status, kCaptureNone);
   EXPECT_OK(aclrtSynchronizeStream(stream));
@@ -89,6 +96,17 @@ TEST_F(CaptureTest, WhatCannotBeCapturedSpoilsTheCapture) {
   ASSERT_OK(aclmdlRICaptureBegin(stream, kCaptureGlobal));
   EXPECT_FAILS(aclrtMemcpy(&word, 4, memory, 4, kMemcpyDeviceToHost), kRtCaptureModeNotSupport, "synchronous copy");
   EXPECT_EQ(aclmdlRICaptureEnd(stream, &model), kRtCaptureInvalidated);
+
+  // A thread may free itself of its captures.
+  aclmdlRICaptureMode mode = kCaptureRelaxed;
+  ASSERT_OK(aclmdlRICaptureBegin(stream, kCaptureGlobal));
+  EXPECT_OK(aclmdlRICaptureThreadExchangeMode(&mode));
+  EXPECT_EQ(mode, kCaptureGlobal);
+  EXPECT_OK(aclrtMemcpy(&word, 4, memory, 4, kMemcpyDeviceToHost));
+  EXPECT_OK(aclmdlRICaptureThreadExchangeMode(&mode));
+  EXPECT_EQ(mode, kCaptureRelaxed);
+  EXPECT_OK(aclmdlRICaptureEnd(stream, &model));
+  EXPECT_OK(aclmdlRIDestroy(model));
 
   ASSERT_OK(aclmdlRICaptureBegin(stream, kCaptureRelaxed));
   EXPECT_OK(aclrtMemcpy(&word, 4, memory, 4, kMemcpyDeviceToHost));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "backends/ascend/sim/runtime/settings.h"
+#include "backends/ascend/sim/runtime/work_observer.h"
 
 namespace concord::ascend::sim {
 namespace {
@@ -38,6 +39,7 @@ void Queue::run(Task& task, uint64_t aborts) {
   try {
     Faults::sleep(task.fault.delay + next_jitter());
     if (task.fault.code != 0) fail(task.fault.code, text("injected failure of %s on its stream", task.name));
+    const WorkScope scope(tasks_->device(), stream_);
     task.run();
   } catch (...) {
     note_failure(aborts, current_error());

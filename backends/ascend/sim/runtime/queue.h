@@ -32,7 +32,8 @@ struct Task {
 
 class Queue : public std::enable_shared_from_this<Queue> {
  public:
-  explicit Queue(int32_t device) : tasks_(std::make_shared<cpu::Queue>(device, "sim-npu")) {}
+  // |stream|: the number of its stream.
+  Queue(int32_t device, int32_t stream) : stream_(stream), tasks_(std::make_shared<cpu::Queue>(device, "sim-npu")) {}
 
   // Returns the ticket of |task|. Throws the stream's failure if the stream has stopped on one.
   uint64_t push(Task task);
@@ -66,6 +67,7 @@ class Queue : public std::enable_shared_from_this<Queue> {
   void note_failure(uint64_t aborts, const Error& error);
   void throw_failure();
 
+  const int32_t stream_;
   const std::shared_ptr<cpu::Queue> tasks_;
   std::atomic<uint64_t> aborts_{0};
   std::atomic<abi::aclError> abort_code_{0};  // of the last abort

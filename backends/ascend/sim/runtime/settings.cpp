@@ -48,6 +48,10 @@ Settings read() {
   read_text("CONCORD_SIM_NPU_CANN", &result.cann);
   read_text("CONCORD_SIM_NPU_FAULT", &result.faults);
   read_text("CONCORD_SIM_NPU_REPORT", &result.report);
+  read_text("CONCORD_SIM_NPU_DEVICE_FILE", &result.device_file);
+  std::string of_run;
+  read_text("CONCORD_REPORT_WORK", &of_run);
+  result.reports_run = of_run == "1";
   if (const char* given = std::getenv("CONCORD_SIM_NPU_LOG")) {
     if (std::string(given) != "errors") refuse("CONCORD_SIM_NPU_LOG", given, "errors");
     result.prints_errors = true;

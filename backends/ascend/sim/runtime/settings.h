@@ -17,7 +17,9 @@ struct Settings {
   std::chrono::microseconds jitter{0};         // before every task of a stream: random, up to this
   std::string faults;
   bool prints_errors = false;
-  std::string report;  // where to write what the devices have done; "-" for a table on standard error
+  std::string report;        // where to write what the devices have done; "-" for a table on standard error
+  bool reports_run = false;  // the table even without |report|: this process is a training run
+  std::string device_file;   // figures for the report's times; empty: a 910B's
 };
 
 // Returns the settings, read at the first use. An invalid value ends the process with an error message, so that no test

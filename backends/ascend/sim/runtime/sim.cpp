@@ -5,6 +5,7 @@
 #include "backends/ascend/sim/runtime/machine.h"
 #include "backends/ascend/sim/runtime/memory/memory.h"
 #include "backends/ascend/sim/runtime/settings.h"
+#include "backends/ascend/sim/runtime/work_observer.h"
 #include "backends/ascend/sim/runtime/work_report.h"
 
 using namespace concord::ascend::abi;
@@ -76,7 +77,12 @@ int32_t concord_sim_physical_device(int32_t device) {
 }
 
 void concord_sim_count_work(const char* name, int64_t bytes_read, int64_t bytes_written) {
-  WorkReport::instance().count(name, bytes_read, bytes_written);
+  concord_sim_count_operator(name, bytes_read, bytes_written, 0);
+}
+
+void concord_sim_count_operator(const char* name, int64_t bytes_read, int64_t bytes_written, double product_flops) {
+  WorkReport::instance().count(name, bytes_read, bytes_written, product_flops);
+  observe_work(name, bytes_read + bytes_written);
 }
 
 int64_t concord_sim_work_of(const char* name, int64_t* out_bytes_read, int64_t* out_bytes_written) {
@@ -85,6 +91,8 @@ int64_t concord_sim_work_of(const char* name, int64_t* out_bytes_read, int64_t* 
   if (out_bytes_written != nullptr) *out_bytes_written = work.written;
   return work.launches;
 }
+
+double concord_sim_product_flops_of(const char* name) { return WorkReport::instance().work_of(name).product_flops; }
 
 int32_t concord_sim_count_call(const char* name) {
   return guarded(name, [] {});

@@ -59,6 +59,25 @@ CONCORD_SIM_EXPORT void concord_sim_count_work(const char* name, int64_t bytes_r
 // be null. CONCORD_SIM_NPU_REPORT writes the same at the end of the process.
 CONCORD_SIM_EXPORT int64_t concord_sim_work_of(const char* name, int64_t* out_bytes_read, int64_t* out_bytes_written);
 
+// Counts an operator of libopapi.so like concord_sim_count_work, with the floating-point operations of its products.
+CONCORD_SIM_EXPORT void concord_sim_count_operator(const char* name, int64_t bytes_read, int64_t bytes_written,
+                                                   double product_flops);
+
+// One piece of work that a device did, under the name of the function that queued it. |stream| is aclrtStreamGetId's;
+// -1 for synchronous copies. Times are those of CLOCK_REALTIME.
+struct concord_sim_work {
+  const char* name;
+  int32_t device, stream;
+  int64_t begin_ns, end_ns;
+  int64_t bytes;
+};
+typedef void concord_sim_work_observer(const struct concord_sim_work* work);
+// Sets the function that is told of each piece of work from here on, on the thread that did it; null ends that.
+CONCORD_SIM_EXPORT void concord_sim_observe_work(concord_sim_work_observer* observe);
+
+// Returns the floating-point operations of the products under |name|, as counted by concord_sim_count_operator.
+CONCORD_SIM_EXPORT double concord_sim_product_flops_of(const char* name);
+
 // Takes |bytes| of the memory of |device| without an address, for a communicator's buffers; negative values return
 // them. Returns 207001 if the device has too little left.
 CONCORD_SIM_EXPORT int32_t concord_sim_charge(int32_t device, int64_t bytes);

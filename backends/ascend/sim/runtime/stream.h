@@ -19,7 +19,11 @@ struct Context;
 class Stream {
  public:
   Stream(const Context* context, int32_t device, int32_t id, bool is_default)
-      : context_(context), device_(device), id_(id), is_default_(is_default), queue_(std::make_shared<Queue>(device)) {}
+      : context_(context),
+        device_(device),
+        id_(id),
+        is_default_(is_default),
+        queue_(std::make_shared<Queue>(device, id)) {}
   ~Stream() { queue_->close(); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -16,13 +16,15 @@ class WorkReport {
  public:
   struct Entry {
     int64_t launches = 0, read = 0, written = 0;
-    double microseconds = 0;  // by a device's bandwidth and the time of a launch
+    double product_flops = 0;
+    double microseconds = 0;  // by device_figures()
   };
 
-  // Returns the report of this process, which is written when it exits if settings() name a file.
+  // Returns the report of this process, which is written when it exits if settings() ask for it. A file that cannot be
+  // written ends the process: at the first use, or with exit code 1 if it fails later.
   static WorkReport& instance();
 
-  void count(const char* name, int64_t read, int64_t written);
+  void count(const char* name, int64_t read, int64_t written, double product_flops = 0);
   // Returns the work under |name|, or that under all names if it is null.
   Entry work_of(const char* name) const;
 

@@ -132,6 +132,10 @@ CONCORD_SIM_EXPORT int32_t aclrtCtxSetSysParamOpt(int32_t option, int64_t value)
 CONCORD_SIM_EXPORT int32_t aclrtCtxGetSysParamOpt(int32_t option, int64_t* value);
 CONCORD_SIM_EXPORT int32_t aclrtSetOpExecuteTimeOutV2(uint64_t microseconds, uint64_t* actual);
 
+CONCORD_SIM_EXPORT int32_t aclrtSetStreamAttribute(void* stream, int32_t attribute, const void* value);
+CONCORD_SIM_EXPORT int32_t aclmdlRIGetId(void* model, uint32_t* id);
+CONCORD_SIM_EXPORT int32_t aclmdlRICaptureThreadExchangeMode(concord::ascend::abi::aclmdlRICaptureMode* mode);
+
 CONCORD_SIM_EXPORT int32_t aclrtMallocAlign32(void** address, size_t bytes, uint32_t policy);
 CONCORD_SIM_EXPORT int32_t aclrtHostRegister(void* address, uint64_t bytes, uint32_t type, void** device_address);
 CONCORD_SIM_EXPORT int32_t aclrtHostRegisterV2(void* address, uint64_t bytes, uint32_t flag);

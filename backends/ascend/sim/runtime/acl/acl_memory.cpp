@@ -7,6 +7,7 @@
 #include "backends/ascend/sim/runtime/faults.h"
 #include "backends/ascend/sim/runtime/machine.h"
 #include "backends/ascend/sim/runtime/memory/memory.h"
+#include "backends/ascend/sim/runtime/work_observer.h"
 
 using namespace concord::ascend::abi;
 using namespace concord::ascend::sim;
@@ -69,6 +70,7 @@ class Copy {
 
   // |name|: the function that was called, for the report of work, which counts the device's memory only.
   void run(const char* name) const {
+    const WorkScope scope(to_.place == Place::kDevice ? to_.device : from_.device, -1);
     std::memmove(memory().translate(destination_), memory().translate(source_), count_);
     count_work(name, from_.place == Place::kDevice ? count_ : 0, to_.place == Place::kDevice ? count_ : 0);
   }

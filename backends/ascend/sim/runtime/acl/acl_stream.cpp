@@ -97,6 +97,24 @@ aclError aclrtSetStreamFailureMode(aclrtStream stream, uint64_t mode) {
   });
 }
 
+// |value| is a union of numbers: the first 32 bits, or for the failure mode 64.
+int32_t aclrtSetStreamAttribute(void* stream, int32_t attribute, const void* value) {
+  return guarded(__func__, [&] {
+    constexpr int32_t kFailureMode = 1, kCacheOpInfo = 4;
+    require_not_null(value, "value");
+    const std::shared_ptr<Stream> on = machine().stream(stream);
+    if (attribute != kFailureMode && attribute != kCacheOpInfo) {
+      fail(kRtFeatureNotSupport,
+           text("stream attribute %d; FAILURE_MODE (1) and CACHE_OP_INFO (4) are simulated", attribute));
+    }
+    // What is cached of operators is for profilers to show, and changes nothing.
+    const uint64_t given =
+        attribute == kFailureMode ? *static_cast<const uint64_t*>(value) : *static_cast<const uint32_t*>(value);
+    if (given > 1) fail(kRtParamInvalid, text("%llu; there are 0 and 1", static_cast<unsigned long long>(given)));
+    if (attribute == kFailureMode) on->queue()->set_stop_on_failure(given == kFailureStop);
+  });
+}
+
 aclError aclrtDeviceGetStreamPriorityRange(int32_t* least, int32_t* greatest) {
   return guarded(__func__, [&] {
     require_not_null(least, "leastPriority");
@@ -222,14 +240,17 @@ aclError aclrtEventElapsedTime(float* milliseconds, aclrtEvent start, aclrtEvent
 // ------------------------------------------------------------------------------------------------------- captured work
 
 aclError aclmdlRICaptureBegin(aclrtStream stream, aclmdlRICaptureMode mode) {
-  return guarded(__func__, [&] { Capture::begin(machine().stream(stream), mode); });
+  return guarded(__func__, [&] {
+    const std::shared_ptr<Capture> capture = Capture::begin(machine().stream(stream), mode);
+    capture->set_handle(models().insert(capture));
+  });
 }
 
 aclError aclmdlRICaptureGetInfo(aclrtStream stream, aclmdlRICaptureStatus* status, aclmdlRI* model) {
   return guarded(__func__, [&] {
     const std::shared_ptr<Capture> capture = machine().stream(stream)->capture();
     if (status != nullptr) *status = capture == nullptr ? kCaptureNone : capture->status();
-    if (model != nullptr) *model = nullptr;  // there is a model once the capture has ended
+    if (model != nullptr) *model = capture == nullptr ? nullptr : capture->handle();
   });
 }
 
@@ -237,7 +258,29 @@ aclError aclmdlRICaptureEnd(aclrtStream stream, aclmdlRI* model) {
   return guarded(__func__, [&] {
     require_not_null(model, "modelRI");
     *model = nullptr;
-    *model = models().insert(Capture::end(machine().stream(stream)));
+    const std::shared_ptr<Stream> on = machine().stream(stream);
+    const std::shared_ptr<Capture> capture = on->capture();
+    try {
+      *model = Capture::end(on)->handle();
+    } catch (const Error&) {  // a capture that has ended without a model, and not one that goes on
+      if (capture != nullptr && on->capture() == nullptr) models().remove(capture->handle());
+      throw;
+    }
+  });
+}
+
+int32_t aclmdlRIGetId(void* model, uint32_t* id) {
+  return guarded(__func__, [&] {
+    require_not_null(model, "modelRI");
+    require_not_null(id, "modelRIId");
+    *id = models().share_locked(model)->id();
+  });
+}
+
+int32_t aclmdlRICaptureThreadExchangeMode(aclmdlRICaptureMode* mode) {
+  return guarded(__func__, [&] {
+    require_not_null(mode, "mode");
+    *mode = Capture::exchange_thread_mode(*mode);
   });
 }
 
