@@ -19,7 +19,7 @@
 #include "platform/loader/dynamic_library.h"
 #include "platform/loader/search_path.h"
 #include "trainer/cli/platforms.h"
-#include "trainer/cli/rank_command.h"
+#include "trainer/cli/shell_command.h"
 #include "trainer/program_path.h"
 
 namespace concord {

@@ -17,6 +17,7 @@
 #include "trainer/arguments/table.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/cli/print_error.h"
+#include "trainer/cli/shell_command.h"
 #include "trainer/report/files.h"
 
 namespace concord {
@@ -35,14 +36,6 @@ std::string option_name(const std::string& word) {
   std::string name = word.substr(2, word.find('=') - 2);
   std::ranges::replace(name, '-', '_');
   return name;
-}
-
-std::string shell_word(const std::string& word) {
-  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
-  std::string quoted = "'";
-  for (const char letter : word) quoted += letter == '\'' ? "'\\''" : std::string(1, letter);
-  return quoted + "'";
 }
 
 }  // namespace
@@ -103,12 +96,6 @@ std::vector<std::string> args_to_continue(const std::vector<std::string>& args) 
   reset(of_file.ignore_data_skip, "--ignore_data_skip");
   kept.insert(kept.end(), {"--resume_from_checkpoint", "true"});
   return kept;
-}
-
-std::string shell_command(const std::vector<std::string>& words) {
-  std::vector<std::string> quoted;
-  std::ranges::transform(words, std::back_inserter(quoted), shell_word);
-  return fmt::format("{}", fmt::join(quoted, " "));
 }
 
 ContinueLine::ContinueLine(const TrainingArguments& arguments, std::vector<std::string> before,

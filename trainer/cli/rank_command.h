@@ -28,8 +28,6 @@ int launch_ranks(int64_t nproc);
 // Returns the words of a command that continues the run that `train` |args| started: without arguments that say how a
 // run begins, and with --resume_from_checkpoint true. Throws ConfigError for invalid |args|.
 std::vector<std::string> args_to_continue(const std::vector<std::string>& args);
-// Returns |words| as a shell reads them.
-std::string shell_command(const std::vector<std::string>& words);
 
 // The last line of a run that has ended early and can be continued: `continue: ` and the command. Create it before the
 // run starts.
