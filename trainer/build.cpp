@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include "core/base/config_error.h"
+#include "core/optim/state_precision.h"
 #include "core/schedule/step_schedule.h"
 #include "platform/loader/host.h"
 #include "trainer/checkpoint/resume.h"
@@ -105,6 +106,7 @@ std::vector<DistributedDataParallel::Chunk> chunks_of(VirtualModels& model) {
 
 DataParallelOptions data_parallel_options(const TrainingArguments& a) {
   DataParallelOptions options = a.data_parallel;
+  options.parameter_alignment = state_alignment(a.optimizer.precision);
   // What is validated is checked on all ranks together, after the reduction.
   options.check_for_nan_in_grad = a.precision.stops_on_not_finite() && a.faults.rerun_mode == RerunMode::disabled;
   return options;

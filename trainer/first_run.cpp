@@ -59,8 +59,10 @@ int64_t rows_of_micro_batch(const TrainingArguments& a, int64_t world) {
 }  // namespace
 
 bool is_first_run(const CommandLine& line) {
-  return line.config.empty() && !is_given(line, "model") && !is_given(line, "model_config") &&
-         !is_given(line, "train_data");
+  const TrainingArguments& a = line.arguments;
+  const bool has_model = is_given(line, "model") || is_given(line, "model_config") || !a.model.config.empty();
+  const bool has_data = is_given(line, "train_data") || !a.data.blend.empty() || !a.dataset.name.empty();
+  return line.config.empty() && !has_model && !has_data;
 }
 
 void complete_first_run(CommandLine* line) {
@@ -83,7 +85,7 @@ void complete_first_run(CommandLine* line) {
   complete("warmup_steps", a.lr.warmup_steps, is_given(*line, "warmup_ratio") ? 0 : 20);
   complete("adam_beta2", a.optimizer.adam_beta2, 0.98);
   complete("weight_decay", a.lr.weight_decay, 0.01);
-  complete("logging_steps", a.logging.steps, 20);
+  complete("logging_steps", a.logging.steps, a.steps.max_steps < 400 ? 0 : 20);  // short runs: the default
   complete("save_strategy", a.saving.strategy, IntervalStrategy::steps);
   complete("save_steps", a.saving.steps, 200);
   const fs::path input = fs::path(a.output.dir) / kFolderOfInput;

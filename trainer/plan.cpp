@@ -73,16 +73,28 @@ std::vector<std::string> between_commas(const char* argument, const std::string&
   return parts;
 }
 
+// How records of files that are not in dataset_info.json are read; nullopt: by the usual names.
+std::optional<DatasetInfo> fields_of_files(const TrainingArguments& a) {
+  if (a.dataset.text_field == "text") return std::nullopt;
+  DatasetInfo info;
+  info.columns["prompt"] = a.dataset.text_field;
+  return info;
+}
+
 // Several data sets are a blend, each of them read once.
-void take_data_sets(const DatasetArguments& given, DataArguments* data) {
-  if (given.name.empty()) return;
-  if (given.name.find(',') == std::string::npos) {
-    data->dataset = read_dataset_info(given.dir, given.name);
+void take_data_sets(const char* argument, const std::string& names, const std::string& dir, DataArguments* data) {
+  if (names.empty()) return;
+  data->path.clear();
+  data->blend.clear();
+  data->dataset.reset();
+  data->blended_sets.clear();
+  if (names.find(',') == std::string::npos) {
+    data->dataset = read_dataset_info(dir, names);
     data->path = data->dataset->file;
     return;
   }
-  for (const std::string& name : between_commas("dataset", given.name)) {
-    data->blended_sets.push_back(read_dataset_info(given.dir, name));
+  for (const std::string& name : between_commas(argument, names)) {
+    data->blended_sets.push_back(read_dataset_info(dir, name));
     data->blend.push_back(data->blended_sets.back().file);
   }
 }
@@ -93,7 +105,8 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   DataArguments data = a.data;
   data.tokenizer = tokenizer_of(a);
   data.cache = a.data.cache == "none" ? "" : a.data.cache.empty() ? default_token_cache() : a.data.cache;
-  take_data_sets(a.dataset, &data);
+  data.dataset = fields_of_files(a);
+  take_data_sets("dataset", a.dataset.name, a.dataset.dir, &data);
   data.seq_length = longest_sample(a, config);
   data.vocab_size = config.vocab_size;
   data.pairs = a.preference.learns_pairs();
@@ -123,7 +136,7 @@ int64_t steps_of_samples(const TrainingArguments& a, const DataArguments& data) 
 
 TokenizerFiles files_of_tokenizer(const DataArguments& data) {
   const std::string first = data.blend.empty() ? data.path : parse_blend(data.blend).paths.front();
-  const bool is_named = data.dataset || !data.blended_sets.empty();
+  const bool is_named = (data.dataset && !data.dataset->file.empty()) || !data.blended_sets.empty();
   return is_named ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
 }
 
@@ -183,7 +196,7 @@ std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments 
     if (path.empty() && blend.empty()) return nullptr;
     data.path = path;
     data.blend = blend;
-    data.dataset.reset();
+    data.dataset = fields_of_files(a);
     data.blended_sets.clear();
   } else if (!parse_split(data.split)[static_cast<size_t>(data.part)]) {
     return nullptr;
@@ -197,8 +210,13 @@ std::unique_ptr<DataLoader> open_part(const TrainingArguments& a, DataArguments 
 
 std::vector<EvaluationSet> open_eval_sets(const TrainingArguments& a, const DataArguments& train,
                                           std::unique_ptr<SampleSource> source, const DataCollator& collator) {
-  const DataArguments data = evaluation_arguments(a, train, DataPart::valid);
+  DataArguments data = evaluation_arguments(a, train, DataPart::valid);
   std::vector<EvaluationSet> sets;
+  if (!a.dataset.eval_name.empty()) {
+    take_data_sets("eval_dataset", a.dataset.eval_name, a.dataset.dir, &data);
+    sets.push_back({"", std::make_unique<DataLoader>(data)});
+    return sets;
+  }
   for (const auto& [name, path] : a.evaluation.sets) sets.push_back({name, open_part(a, data, path, {}, nullptr, {})});
   if (!sets.empty()) return sets;
   if (auto only = open_part(a, data, a.evaluation.data, a.evaluation.blend, std::move(source), collator)) {

@@ -1,8 +1,11 @@
 #include "trainer/trainer.h"
 
+#include <fmt/core.h>
+
 #include <utility>
 
 #include "core/checkpoint/optimizer_files.h"
+#include "platform/loader/host.h"
 #include "trainer/checkpoint/resume.h"
 #include "trainer/checkpoint/resume_check.h"
 #include "trainer/data/to_micro_batch.h"
@@ -154,8 +157,12 @@ void Trainer::restore(const TrainingState& state) {
   const ResumeParts& taken = plan_.resume_parts;
   check_resumable(plan_.resume_from, state, plan_, taken);
   if (taken.optimizer) {
-    parts_.optimizer.load_state(OptimizerFiles(plan_.resume_from, state.optimizer_steps),
-                                reads_together(plan_.arguments, plan_.resume_from, job_));
+    const OptimizerFiles files(plan_.resume_from, state.optimizer_steps);
+    const std::string converted = files.conversions(parts_.optimizer.state_tensors());
+    if (!converted.empty() && job_.rank() == 0) {
+      loader::log(CONCORD_LOG_INFO, "train", fmt::format("optimizer state is converted: {}", converted));
+    }
+    parts_.optimizer.load_state(files, reads_together(plan_.arguments, plan_.resume_from, job_));
     parts_.lr.set_counter(continued_lr_counter(state, parts_.lr.settings()));
     parts_.model.load_fp8(plan_.resume_from);
     if (parts_.scaler && state.loss_scaler) parts_.scaler->set_state(*state.loss_scaler);

@@ -37,10 +37,11 @@ bool hccl_is_deterministic() {
   return value == "true" || value == "TRUE" || value == "strict" || value == "STRICT";
 }
 
-std::vector<concord_capability> capabilities(const Acl& acl) {
+std::vector<concord_capability> capabilities(const Acl& acl, const std::string& soc) {
   const bool host_functions = acl.aclrtLaunchHostFunc != nullptr;
   const bool priorities = acl.aclrtDeviceGetStreamPriorityRange != nullptr;
   const bool deterministic = hccl_is_deterministic();
+  const bool chip_has_fp8 = soc.starts_with("Ascend950");
   return {
       {CONCORD_CAP_MEMORY_HOST_ACCESSIBLE, 0, "device memory is not mapped into the host"},
       {CONCORD_CAP_MEMORY_STREAM_ORDERED, 0,
@@ -62,7 +63,9 @@ std::vector<concord_capability> capabilities(const Acl& acl) {
       {CONCORD_CAP_COMM_DETECTS_MISMATCH, 0, "HCCL does not compare the ranks' calls"},
       {CONCORD_CAP_COMM_TIMEOUT, 0, "HCCL's timeouts are per process: HCCL_CONNECT_TIMEOUT, HCCL_EXEC_TIMEOUT"},
       {CONCORD_CAP_COMM_BYTES, communicator_bytes(), "2 x HCCL_BUFFSIZE; none for a single rank"},
-      {CONCORD_CAP_TORCH_FP8, 0, "not tried; only devices newer than the supported ones have FP8"},
+      {CONCORD_CAP_TORCH_FP8, 0,
+       chip_has_fp8 ? "the chip has FP8, but no kernel for it has been tried"
+                    : "the chip has no FP8; Ascend950 and later have"},
       {CONCORD_CAP_TORCH_BF16, 1, nullptr},
   };
 }
@@ -94,7 +97,7 @@ struct Ascend {
                              simulated ? ", " : "", acl.simulator.c_str()),
         .label = acl.simulator,
         .priority = simulated ? -1 : 100,  // a simulator is never chosen automatically
-        .capabilities = capabilities(acl),
+        .capabilities = capabilities(acl, devices.soc_name()),
         .torch_device_type = "privateuseone",
         .torch_device_name = "npu",
         .torch_libraries = {"libconcordtorch_ascend.so"},  // backends/ascend/torch

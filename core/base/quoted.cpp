@@ -27,6 +27,14 @@ std::string escape(uint32_t code, bool is_byte) {
   return text;
 }
 
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%^";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) return word;
+  std::string text = "'";
+  for (const char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
+  return text + "'";
+}
+
 enum class Style { quoted, line, lines };
 
 void append_escaped(std::string* out, std::string_view sequence, Style style) {
@@ -84,6 +92,12 @@ std::string one_line(std::string_view text, size_t longest) {
 
 std::string printable(std::string_view text, size_t longest) {
   return escaped(text, longest, Style::lines) + size_note(text, longest);
+}
+
+std::string shell_command(const std::vector<std::string>& words) {
+  std::string command;
+  for (const std::string& word : words) command += (command.empty() ? "" : " ") + shell_word(word);
+  return command;
 }
 
 }  // namespace concord

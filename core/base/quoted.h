@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace concord {
 
@@ -31,5 +32,8 @@ std::string one_line(std::string_view text, size_t longest = kMaxQuoted);
 
 // Like one_line(), but keeps line breaks, for whole messages that may contain untrusted text.
 std::string printable(std::string_view text, size_t longest = 20'000);
+
+// Returns the line that a POSIX shell reads as |words|.
+std::string shell_command(const std::vector<std::string>& words);
 
 }  // namespace concord

@@ -41,5 +41,10 @@ TEST(Printable, AMessageKeepsItsLinesAndQuotes) {
   EXPECT_EQ(printable("abcdef", 4), "abcd... (6 bytes)");
 }
 
+TEST(ShellCommand, QuotesWhatAShellWouldRead) {
+  EXPECT_EQ(shell_command({"train", "--model", "a/b-1.0"}), "train --model a/b-1.0");
+  EXPECT_EQ(shell_command({"echo", "", "two words", "it's $HOME", "*"}), R"(echo '' 'two words' 'it'\''s $HOME' '*')");
+}
+
 }  // namespace
 }  // namespace concord

@@ -24,10 +24,9 @@ constexpr RefusedCombination kRefused[] = {
      "remove one of them"},
     {Refused::merge_of_parameters, "merging an adapter with lora_target_parameters",
      "weights are merged row by row, and these are stored by columns", "merge it with peft's merge_and_unload"},
-    {Refused::adapter_on_images, "finetuning_type: lora with a model that has images",
-     "only its text part is trained, which has no names of its own for the modules of an adapter",
-     "save the text part first (train it without an adapter for a step with learning_rate 0), and train an adapter for "
-     "that"},
+    {Refused::merged_adapter_on_images, "adding adapters to a model that has images before training",
+     "only its text part is loaded, whose weights are named differently in the adapters",
+     "merge them first, with `concord merge`"},
     {Refused::four_bits_with_init, "quantization_bit with init_lora_weights pissa or olora",
      "what is left of the weights cannot be held in 4 bits", "choose one of them"},
     {Refused::four_bits_with_fp8, "quantization_bit with fp8", "weights would be rounded twice, to nf4 and to FP8",

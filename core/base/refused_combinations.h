@@ -15,7 +15,7 @@ enum class Refused {
   init_of_experts,
   dropout_of_parameters,
   merge_of_parameters,
-  adapter_on_images,
+  merged_adapter_on_images,
   four_bits_with_init,
   four_bits_with_fp8,
   fp8_of_custom_model,

@@ -20,9 +20,18 @@ using safetensors::FilePart;
 
 bool is_auxiliary_file(std::string_view name) {
   // A trailing '*' marks a prefix.
-  static constexpr std::string_view kCarried[] = {kGenerationConfigFile, "tokenizer*",     "special_tokens_map.json",
-                                                  "added_tokens.json",   "vocab.json",     "vocab.txt",
-                                                  "merges.txt",          "chat_template*", "spiece.model"};
+  static constexpr std::string_view kCarried[] = {kGenerationConfigFile,
+                                                  "tokenizer*",
+                                                  "special_tokens_map.json",
+                                                  "added_tokens.json",
+                                                  "vocab.json",
+                                                  "vocab.txt",
+                                                  "merges.txt",
+                                                  "chat_template*",
+                                                  "spiece.model",
+                                                  "processor_config.json",
+                                                  "preprocessor_config.json",
+                                                  "video_preprocessor_config.json"};
   return std::any_of(std::begin(kCarried), std::end(kCarried), [&](std::string_view pattern) {
     return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
   });

@@ -1,5 +1,5 @@
-// The auxiliary files of a Hugging Face folder, which are copied along with its weights: tokenizer and generation
-// config. Threads: any.
+// The auxiliary files of a Hugging Face folder, which are copied along with its weights: tokenizer, processor and
+// generation config. Threads: any.
 #pragma once
 
 #include <string>

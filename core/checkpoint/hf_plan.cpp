@@ -76,9 +76,12 @@ std::vector<GlobalTensor> global_tensors(const ShardSpec& spec) {
     add(spec.name);
     return tensors;
   }
-  for (const ShardSpec::Piece& piece : spec.pieces) {
-    shape[spec.fused_dim] = piece.size;
-    add(piece.name);
+  for (size_t i = 0, end = 0; i < spec.pieces.size(); i = end) {  // pieces of one tensor have the same name
+    int64_t& size = shape[spec.fused_dim] = 0;
+    for (end = i; end < spec.pieces.size() && spec.pieces[end].name == spec.pieces[i].name; ++end) {
+      size += spec.pieces[end].size;
+    }
+    add(spec.pieces[i].name);
   }
   return tensors;
 }

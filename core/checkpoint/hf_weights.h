@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,15 @@
 namespace concord {
 
 class ParallelContext;
+
+// How a text model's names begin, and how they do in the files of a model with images that it is a part of.
+struct TextPart {
+  std::string_view here, there;
+  std::string in_files(std::string_view name) const {
+    return name.starts_with(here) ? std::string(there).append(name.substr(here.size())) : std::string(name);
+  }
+};
+inline constexpr TextPart kTextParts[] = {{"", "language_model."}, {"model.", "model.language_model."}};
 
 inline constexpr int64_t kWindowBytes = 8 << 20;  // default of HfLoadOptions::window_bytes
 

@@ -2,8 +2,10 @@
 // index.
 //
 // A tensor "<key>.<tensor>" ("exp_avg.model.norm.weight") is a whole moment or the whole fp32 weights, in the shape of
-// the weight without any parallelism. So files do not depend on ranks, buckets or vendors: each rank writes its part of
-// the elements at their global positions, and reads those that it needs. Threads: one at a time.
+// the weight without any parallelism, and in the type in which the run kept it: 8-bit codes have their scales in
+// "<key>.absmax.<tensor>". So files do not depend on ranks, buckets
+// or vendors: each rank writes its part of the elements at their global positions, and reads those that it needs.
+// Threads: one at a time.
 #pragma once
 
 #include <atomic>
@@ -23,8 +25,7 @@ using safetensors::kOptimizerStem;
 
 // Returns the tensors that this rank writes, for HfSaveOptions::more: |entries| as the state of |tensors|, which are
 // Optimizer::saved_state() and state_tensors(). They are views of the state, valid until the next step.
-SavedTensors saved_tensors(const std::vector<std::pair<std::string, const Parameter*>>& tensors,
-                           std::vector<OptimizerState::Entry> entries);
+SavedTensors saved_tensors(const std::vector<StateTensor>& tensors, std::vector<OptimizerState::Entry> entries);
 
 // Reads the state in the folder of a checkpoint, for Optimizer::load_state.
 class OptimizerFiles : public StateSource {
@@ -33,12 +34,19 @@ class OptimizerFiles : public StateSource {
   OptimizerFiles(const std::string& folder, int64_t steps) : files_(folder, kOptimizerStem), steps_(steps) {}
 
   int64_t steps() const override { return steps_; }
-  // Throws ConfigError, with the file and the tensor, if it is missing, is not fp32, or is too small.
+  // Throws ConfigError, with the file and the tensor, if it is missing, has another type, or is too small.
   void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
+
+  bool has_codes(const std::string& key, const std::string& tensor) const override;
+
+  // Returns the keys of |tensors| that are stored in another type, as text: "exp_avg from F32 to BF16". Empty: none.
+  std::string conversions(const std::vector<StateTensor>& tensors) const;
 
   uint64_t bytes_read() const { return bytes_read_; }  // bytes of tensors read so far
 
  private:
+  const safetensors::Weights::Tensor& find(const std::string& name, int64_t last) const;
+
   safetensors::Weights files_;
   int64_t steps_;
   mutable std::atomic<uint64_t> bytes_read_ = 0;

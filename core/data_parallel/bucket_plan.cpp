@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <utility>
 
@@ -56,7 +57,11 @@ class BufferPlanner {
     if (options.one_bucket) limit_ = INT64_MAX;
     buffer_ = {dtype, options.fp32_grads ? DType::kF32 : dtype, expert, options.distributed_optimizer ? ranks : 1, 0,
                {}};
-    end_alignment_ = options.distributed_optimizer ? std::lcm(ranks, kShardAlignment) : kParameterAlignment;
+    if (options.alignment > 0) alignment_ = options.alignment;
+    end_alignment_ = alignment_;
+    if (options.distributed_optimizer) {
+      end_alignment_ = options.alignment > 0 ? ranks * alignment_ : std::lcm(ranks, kShardAlignment);
+    }
     open_ = {0, 0, {}};
   }
 
@@ -66,7 +71,7 @@ class BufferPlanner {
 
   void add(size_t index, const PlannedParameter& parameter) {
     if (parameter.alone) close();
-    if (parameter.elements > kMaxElements - rounded_up(end_, kParameterAlignment)) refuse_size(parameter.name);
+    if (parameter.elements > kMaxElements - rounded_up(end_, alignment_)) refuse_size(parameter.name);
     const Slot slot = append({index, 0, parameter.elements});
     (parameter.is_vector ? vectors_ : open_.slots).push_back(slot);
     if (parameter.alone || end_ - open_.begin >= limit_) close();
@@ -83,7 +88,7 @@ class BufferPlanner {
 
   // Moves |slot| to the end of the bucket.
   Slot append(Slot slot) {
-    const int64_t begin = rounded_up(end_, kParameterAlignment);
+    const int64_t begin = rounded_up(end_, alignment_);
     end_ = begin + (slot.end - slot.begin);
     return {slot.parameter, begin, end_};
   }
@@ -104,6 +109,7 @@ class BufferPlanner {
   BucketPlan::Bucket open_;
   std::vector<Slot> vectors_;  // of the open bucket
   int64_t limit_;
+  int64_t alignment_ = kParameterAlignment;
   int64_t end_alignment_;
   int64_t end_ = 0;
 };
@@ -143,12 +149,17 @@ BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters, const B
   return plan;
 }
 
-BucketMemory memory_of(const BucketPlan& plan) {
+ElementState fp32_adamw_state(DType parameter) {
+  if (parameter == DType::kF32) return {8, "exp_avg fp32 4 + exp_avg_sq fp32 4"};
+  return {12, "exp_avg fp32 4 + exp_avg_sq fp32 4 + main fp32 4"};
+}
+
+BucketMemory memory_of(const BucketPlan& plan, const StateOfType& state) {
   BucketMemory memory;
   for (const BucketPlan::Buffer& buffer : plan.buffers) {
     memory.parameters += buffer.elements * size_of(buffer.dtype);
     memory.gradients += buffer.elements * size_of(buffer.grad_dtype);
-    memory.optimizer += buffer.elements / buffer.shards * (buffer.dtype == DType::kF32 ? 8 : 12);
+    memory.optimizer += std::llround(static_cast<double>(buffer.elements / buffer.shards) * state(buffer.dtype).bytes);
   }
   return memory;
 }

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct BucketOptions {
   int64_t bucket_elements = 0;  // 0: Megatron's rule
   bool one_bucket = false;      // one bucket per buffer, whatever its size; |alone| still applies
   bool distributed_optimizer = false;
+  int64_t alignment = 0;   // unit of parameters and shards, a multiple of 64; 0: 64, and shards of lcm(dp, 128) / dp
   bool fp32_grads = true;  // false: gradients in the parameter's type
 };
 
@@ -74,17 +76,28 @@ struct BucketPlan {
 // Throws ConfigError for sizes below 1, a bucket size below 0 and unsupported types (f32, bf16 and f16 are supported).
 BucketPlan plan_buckets(const std::vector<PlannedParameter>& parameters, const BucketOptions& options);
 
-// Bytes of parameters, gradients and AdamW's state on one rank, including padding.
+// The optimizer's state of one element of a parameter.
+struct ElementState {
+  double bytes = 0;
+  std::string text;  // tensors, types and bytes
+};
+using StateOfType = std::function<ElementState(DType parameter)>;
+// AdamW's in fp32: two moments, and main weights if the parameter is not fp32.
+ElementState fp32_adamw_state(DType parameter);
+
+// Bytes of parameters, gradients and the optimizer's state on one rank, including padding.
 struct BucketMemory {
   int64_t parameters = 0;
   int64_t gradients = 0;
-  int64_t optimizer = 0;  // two moments, and fp32 weights if the parameter is not fp32: 8 or 12 bytes, sharded
+  int64_t optimizer = 0;  // sharded
   int64_t total() const { return parameters + gradients + optimizer; }
 };
-BucketMemory memory_of(const BucketPlan& plan);
+BucketMemory memory_of(const BucketPlan& plan, const StateOfType& state = fp32_adamw_state);
 
 // Return a human-readable table, and a JSON document.
-std::string to_text(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters);
-std::string to_json(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters);
+std::string to_text(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters,
+                    const StateOfType& state = fp32_adamw_state);
+std::string to_json(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters,
+                    const StateOfType& state = fp32_adamw_state);
 
 }  // namespace concord

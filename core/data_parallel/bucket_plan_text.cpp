@@ -37,29 +37,30 @@ std::string megabytes(int64_t bytes) { return fmt::format("{:.1f} MB", static_ca
 
 }  // namespace
 
-std::string to_text(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters) {
+std::string to_text(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters, const StateOfType& state) {
   std::string text;
   for (const BucketPlan::Buffer& buffer : plan.buffers) {
     text += fmt::format("{} parameters of {}, gradients in {}: {} elements in {} {}, {} per bucket\n",
                         buffer.expert ? "expert" : "dense", to_string(buffer.dtype), to_string(buffer.grad_dtype),
                         buffer.elements, buffer.buckets.size(), buffer.buckets.size() == 1 ? "bucket" : "buckets",
                         buffer.shards > 1 ? fmt::format("{} shards", buffer.shards) : "one shard");
+    const ElementState element = state(buffer.dtype);
+    text += fmt::format("  optimizer state per element of a shard: {} = {:g} bytes\n", element.text, element.bytes);
     text += "  bucket          begin       elements   parameters   padding          shard  first ... last\n";
     for (size_t k = 0; k < buffer.buckets.size(); ++k) {
       text += bucket_line(buffer.buckets[k], k, buffer.shards, parameters);
     }
   }
-  const BucketMemory memory = memory_of(plan);
+  const BucketMemory memory = memory_of(plan, state);
   text += fmt::format(
-      "memory per rank: parameters {} + gradients {} + AdamW {} = {}\n"
-      "  (elements x bytes of the dtype, of the gradient dtype, and 8 for f32 or 12 for 16 bits, divided by the "
-      "shards)\n",
+      "memory per rank: parameters {} + gradients {} + optimizer {} = {}\n"
+      "  (elements x bytes of the dtype, of the gradient dtype, and of the state, divided by the shards)\n",
       megabytes(memory.parameters), megabytes(memory.gradients), megabytes(memory.optimizer),
       megabytes(memory.total()));
   return text;
 }
 
-std::string to_json(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters) {
+std::string to_json(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters, const StateOfType& state) {
   ordered_json buffers = ordered_json::array();
   for (const BucketPlan::Buffer& buffer : plan.buffers) {
     ordered_json buckets = ordered_json::array();
@@ -69,11 +70,12 @@ std::string to_json(const BucketPlan& plan, const std::vector<PlannedParameter>&
                        {"expert", buffer.expert},
                        {"shards", buffer.shards},
                        {"elements", buffer.elements},
+                       {"state", state(buffer.dtype).text},
                        {"buckets", buckets}});
   }
   ordered_json order = ordered_json::array();
   for (const BucketPlan::Place& place : plan.order) order.push_back({place.buffer, place.bucket});
-  const BucketMemory memory = memory_of(plan);
+  const BucketMemory memory = memory_of(plan, state);
   const ordered_json document = {{"buffers", buffers},
                                  {"order", order},
                                  {"bytes",

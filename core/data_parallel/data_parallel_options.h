@@ -16,6 +16,7 @@ struct DataParallelOptions {
   bool calculate_per_token_loss = false;   // sum the losses; finalize_grads divides by the number of tokens
   bool check_for_nan_in_grad = false;      // check before each reduction; throws with the parameter and the rank
   int64_t ddp_bucket_size = 0;             // elements; 0: Megatron's rule
+  int64_t parameter_alignment = 0;         // BucketOptions::alignment
   bool operator==(const DataParallelOptions&) const = default;
 };
 

@@ -37,6 +37,8 @@ DType type_of(const Parameter& parameter) {
 // Returns |values| converted to the types of |like|, in one buffer for each type, with few launches: devices have no
 // operator that adds lists of different types.
 std::vector<at::Tensor> widened(const std::vector<at::Tensor>& values, const std::vector<at::Tensor>& like) {
+  const auto is_same = [](const at::Tensor& a, const at::Tensor& b) { return a.scalar_type() == b.scalar_type(); };
+  if (std::ranges::equal(values, like, is_same)) return values;
   std::map<c10::ScalarType, int64_t> elements;
   for (const at::Tensor& each : like) elements[each.scalar_type()] += each.numel();
   std::map<c10::ScalarType, at::Tensor> free;
@@ -67,6 +69,7 @@ DistributedDataParallel::Reducer::~Reducer() {
   for (Parameter* parameter : parameters_) {
     parameter->sink = {};
     parameter->before_use = {};
+    parameter->value.set_grad_dtype(parameter->value.scalar_type());
     torch::autograd::impl::set_post_acc_grad_hooks(parameter->value, nullptr);
   }
 }
@@ -85,6 +88,7 @@ void DistributedDataParallel::Reducer::make_buffers(bool one_bucket) {
                                  .bucket_elements = options.ddp_bucket_size,
                                  .one_bucket = one_bucket,
                                  .distributed_optimizer = options.use_distributed_optimizer,
+                                 .alignment = options.parameter_alignment,
                                  .fp32_grads = options.accumulate_allreduce_grads_in_fp32});
   for (const BucketPlan::Buffer& buffer : plan_.buffers) {
     ProcessGroup& group = ddp_.job_->group(buffer.expert ? GroupKind::edp : GroupKind::dp_cp);
@@ -107,6 +111,7 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
     parameter.sink.main = buffer.grad_of(arrival.slot);
     parameter.sink.added = [this, index] { added(index); };
     parameter.sink.is_stale = arrival.is_stale;
+    parameter.value.set_grad_dtype(std::nullopt);  // an operator's sum in fp32 is not rounded on the way
   }
   if (ddp_.options_.overlap_param_gather) parameter.before_use = [this, index] { wait_for(index); };
   torch::autograd::impl::set_post_acc_grad_hooks(

@@ -1,5 +1,6 @@
 #include "core/models/auto_model.h"
 
+#include <ATen/ops/empty.h>
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -75,10 +76,71 @@ std::vector<std::string> unused_tensors(const ModelConfig& config) {
   return beginnings;
 }
 
+// The tensors of |weights| that saves write unchanged: those that the model does not use, except the copies of MTP
+// layers that are trained. None if weights are quantized, since saves are not, and none in a
+// reward model.
+std::vector<Parameter> carried_tensors(const safetensors::Weights& weights, const ModelConfig& config) {
+  std::vector<Parameter> carried;
+  std::vector<std::string> beginnings = config.unused_tensors;
+  for (int64_t i = config.mtp_layers; i < config.num_nextn_predict_layers; ++i) {
+    beginnings.push_back(fmt::format("model.layers.{}.", config.num_hidden_layers + i));
+  }
+  for (const auto& [name, tensor] : weights.tensors()) {
+    const auto begins_name = [&](const std::string& beginning) { return name.starts_with(beginning); };
+    const std::optional<c10::ScalarType> type = float_type(tensor.info->dtype);
+    if (!config.weight_block_size.empty() || config.is_reward_model || !type || tensor.info->shape.empty()) continue;
+    if (std::none_of(beginnings.begin(), beginnings.end(), begins_name)) continue;
+    Parameter& parameter = carried.emplace_back();
+    parameter.spec.name = name;
+    for (const int64_t size : tensor.info->shape) parameter.spec.dims.push_back({size});
+    parameter.spec.replicated_over = {GroupKind::tp, GroupKind::dp_cp};
+    parameter.value = at::empty(tensor.info->shape, *type);
+    parameter.frozen = true;
+  }
+  return carried;
+}
+
+// The names that |weights| have for the text model; null: its own.
+const TextPart* text_part_of(const safetensors::Weights& weights) {
+  for (const TextPart& part : kTextParts) {
+    if (weights.find(part.in_files("model.embed_tokens.weight")) != nullptr) return &part;
+  }
+  return nullptr;
+}
+
+// Adapters of a model with images have the names of its modules in transformers, whatever those in its files are.
+std::string in_adapter(const std::string& name, const ModelConfig& config) {
+  const size_t prefix = std::string_view(kAdapterPrefix).size();
+  if (config.whole_text.empty() || !name.starts_with(kAdapterPrefix)) return name;
+  return kAdapterPrefix + kTextParts[1].in_files(name.substr(prefix));
+}
+
+ShardSpec in_adapter(ShardSpec spec, const ModelConfig& config) {
+  spec.name = in_adapter(spec.name, config);
+  for (ShardSpec::Piece& piece : spec.pieces) piece.name = in_adapter(piece.name, config);
+  return spec;
+}
+
 std::vector<std::string> unused_in_adapter(const ModelConfig& config) {
   std::vector<std::string> beginnings = unused_tensors(config);
   for (std::string& each : beginnings) each = kAdapterPrefix + each;
   return beginnings;
+}
+
+// Published files have the experts of a layer in two tensors, those that transformers saves in three per expert.
+bool has_experts_in_two_tensors(const safetensors::Weights& weights, const ModelConfig& config) {
+  const ExpertConfig& experts = config.experts;
+  int64_t layer = 0;
+  while (layer < config.num_hidden_layers && !experts.has_layer(layer)) ++layer;
+  if (layer == config.num_hidden_layers || experts.stacked_in_files) return false;
+  const std::string name = fmt::format("model.layers.{}.{}", layer, experts.gate_up);
+  const auto has = [&](const TextPart& part) { return weights.find(part.in_files(name)) != nullptr; };
+  return weights.find(name) != nullptr || std::any_of(std::begin(kTextParts), std::end(kTextParts), has);
+}
+
+void rename_in_files(const TextPart& part, ShardSpec* spec) {
+  spec->name = part.in_files(spec->name);
+  for (ShardSpec::Piece& piece : spec->pieces) piece.name = part.in_files(piece.name);
 }
 
 std::vector<Parameter*> pointers(std::vector<Parameter>& parameters) {
@@ -142,6 +204,7 @@ std::vector<Parameter> VirtualModels::saved_parameters(bool with_values) {
                     : with_values          ? start_.in_file(*parameter)
                                            : LoraInit::room_for(*parameter));
     if (args_.adapter && !parameter->adapter) saved.back().spec.name = kAdapterPrefix + parameter->spec.name;
+    if (args_.adapter) saved.back().spec = in_adapter(saved.back().spec, config_);
   }
   return saved;
 }
@@ -174,24 +237,35 @@ void VirtualModels::load_saved(const std::filesystem::path& folder, bool share_r
   if (args_.adapter) adapter.emplace(*args_.adapter);
   std::vector<std::string> tensors;  // unknown for a custom network
   if (!chunks_.front()->is_own()) tensors = tensors_of_model(config_, adapter ? &*adapter : nullptr);
+  for (std::string& each : tensors) each = in_adapter(each, config_);
+  const std::vector<std::string> unused = adapter ? unused_in_adapter(config_) : unused_tensors(config_);
   const std::vector<Parameter*> own = parameters();
   const ShardPlace place = shard_place(context_->layout(), context_->rank());
   std::vector<Parameter> saved = saved_parameters(/*with_values=*/false);
   load_hf_weights(folder.string(), pointers(saved), place,
                   {.stem = adapter ? kAdapterStem : safetensors::kModelStem,
                    .model_tensors = tensors,
-                   .unused = adapter ? unused_in_adapter(config_) : std::vector<std::string>(),
+                   .unused = unused,
                    .tied_embeddings = config_.tie_word_embeddings,
                    .sharing = share_reads ? context_ : nullptr});
   if (!adapter || !adapter->config().modifies_base_weights()) return;
   const bool is_first = !start_.is_known();
   for (Parameter* parameter : own) {
     if (!parameter->adapter) continue;
-    const auto read = std::find_if(saved.begin(), saved.end(),
-                                   [&](const Parameter& each) { return each.spec.name == parameter->spec.name; });
+    const std::string name = in_adapter(parameter->spec.name, config_);
+    const auto read =
+        std::find_if(saved.begin(), saved.end(), [&](const Parameter& each) { return each.spec.name == name; });
     start_.take(*read, *parameter);
   }
   if (is_first) start_.subtract(own, *adapter, place);
+}
+
+// Large values stay mapped from the files.
+void VirtualModels::carry_tensors(const std::string& folder) {
+  const safetensors::Weights weights(folder);
+  text_part_ = config_.whole_text.empty() ? nullptr : text_part_of(weights);
+  carried_ = carried_tensors(weights, config_);
+  load_hf_weights(folder, pointers(carried_), shard_place(context_->layout(), context_->rank()), {.map_files = true});
 }
 
 void VirtualModels::save_pretrained(const std::filesystem::path& folder, HfSaveOptions options) {
@@ -205,7 +279,7 @@ HfSaveOptions VirtualModels::with_config(HfSaveOptions options) const {
     options.max_shard_bytes = kOneFile;
     options.more_files.emplace_back(kAdapterConfigFile, to_json(saved_form(*args_.adapter)));
   } else {
-    if (options.config_json.empty()) options.config_json = config_.text;
+    if (options.config_json.empty()) options.config_json = text_part_ == nullptr ? config_.text : config_.whole_text;
     options.config_json = with_dtype(options.config_json, config_dtype(chunks_.front()->hidden_dtype()));
   }
   return options;
@@ -216,6 +290,10 @@ std::unique_ptr<SaveJob> VirtualModels::start_save(const std::filesystem::path& 
                                                    std::shared_ptr<const GlobalSavePlan> previous) {
   options = with_config(std::move(options));
   std::vector<Parameter> saved = saved_parameters();
+  if (text_part_ != nullptr && !args_.adapter) {
+    for (Parameter& parameter : saved) rename_in_files(*text_part_, &parameter.spec);
+  }
+  if (!args_.adapter && context_->coordinates().pp == 0) saved.insert(saved.end(), carried_.begin(), carried_.end());
   if (args_.adapter && args_.adapter->modifies_base_weights()) {
     // These are written from memory of their own, which has to be there until they are.
     options.after_publish = [saved, then = std::move(options.after_publish)] {
@@ -234,11 +312,12 @@ VirtualModels AutoModel::from_config(const ModelConfig& config, const ModelArgs&
 
 VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, const ModelArgs& args,
                                          ParallelContext& context) {
-  const ModelConfig saved = read_model_config(folder);
-  if (args.adapter &&
-      safetensors::Weights(folder.string()).find("language_model.model.embed_tokens.weight") != nullptr) {
-    throw ConfigError(refusal_message(Refused::adapter_on_images,
-                                      fmt::format("an adapter for {}, which has images,", folder.string())));
+  ModelConfig saved = read_model_config(folder);
+  const safetensors::Weights weights(folder.string());
+  saved.experts.two_tensors_in_files = has_experts_in_two_tensors(weights, saved);
+  if (!saved.whole_text.empty() && !args.merged_adapters.empty()) {
+    throw ConfigError(refusal_message(Refused::merged_adapter_on_images,
+                                      fmt::format("adding adapters to {}, which has images,", folder.string())));
   }
   const bool is_new_score = args.is_reward_model && !saved.is_reward_model;
   VirtualModels models(is_new_score ? reward_model_config(saved) : saved, args, context);
@@ -259,7 +338,10 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
   for (const std::string& merged : args.merged_adapters) {
     merge_adapter(merged, own, shard_place(context.layout(), context.rank()), safetensors::Weights(folder.string()));
   }
-  if (!args.adapter) return models;
+  if (!args.adapter) {
+    models.carry_tensors(folder.string());
+    return models;
+  }
   if (args.quantization_bit != 0) quantise_weights(own, context);
   if (args.adapter_folder.empty()) {
     models.begin_adapter();

@@ -56,6 +56,10 @@ class VirtualModels {
   std::optional<SavedTensors> saved_fp8(const std::optional<RankRange>& writers = {});
   void load_fp8(const std::string& folder);
 
+  // Keeps the tensors of |folder| that the model does not use, for saves, which write them unchanged. If |folder| has a
+  // model with images, saves have its names and its config.
+  void carry_tensors(const std::string& folder);
+
   // Loads the values that save_pretrained has written to |folder|. Throws as load_hf_weights does; |share_reads| as its
   // |sharing|.
   void load_saved(const std::filesystem::path& folder, bool share_reads = false);
@@ -73,7 +77,9 @@ class VirtualModels {
   ModelArgs args_;
   std::vector<int64_t> stages_;
   std::vector<std::unique_ptr<ModelChunk>> chunks_;
-  LoraInit start_;  // initial LoRA values that were taken from the weights
+  std::vector<Parameter> carried_;       // tensors that saves write in addition
+  const TextPart* text_part_ = nullptr;  // the names of saved files; null: the model's own
+  LoraInit start_;                       // initial LoRA values that were taken from the weights
 };
 
 struct AutoModel {

@@ -7,10 +7,10 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/input_file.h"
-#include "core/base/nearest_name.h"
 #include "core/base/parse_json.h"
 #include "core/models/config_reader.h"
 #include "core/models/families/family.h"
+#include "core/models/nearest_family.h"
 
 namespace concord {
 namespace {
@@ -39,14 +39,6 @@ std::string known_architectures() {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-[[noreturn]] void refuse_model_type(const ConfigReader& read, const std::string& model_type) {
-  std::vector<std::string_view> known;
-  for (const Family* family : all_families()) known.emplace_back(family->model_type);
-  const std::string nearest = nearest_name(model_type, known);
-  read.refuse("model_type", fmt::format("must be one of {}{}", known_model_types(),
-                                        nearest.empty() ? "" : fmt::format("; the nearest is {}", nearest)));
-}
-
 // The name of transformers' class for classifying sequences, which reward models are; empty: it has none.
 std::string scoring_architecture(const Family& family) {
   if (family.scoring_architecture != nullptr) return family.scoring_architecture;
@@ -66,7 +58,9 @@ const Family& family_of(const ConfigReader& read) {
   const auto families = all_families();
   const auto found = std::find_if(families.begin(), families.end(),
                                   [&](const Family* family) { return family->model_type == model_type; });
-  if (found == families.end()) refuse_model_type(read, model_type);
+  if (found == families.end()) {
+    read.refuse("model_type", fmt::format("must be one of {}; {}", known_model_types(), nearest_family(read)));
+  }
   const std::vector<std::string> architectures = read.texts("architectures");
   const std::string wanted = (*found)->architecture;
   if (!architectures.empty() && std::ranges::find(architectures, wanted) == architectures.end() &&
@@ -98,8 +92,8 @@ json text_model(const json& whole, const ConfigReader& read, const Family& famil
   read.object("text_config");
   json text = parse_json(family.text_defaults, family.model_type);
   text.update(whole["text_config"]);
-  for (const char* key :
-       {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config"}) {
+  for (const char* key : {"dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
+                          "quantization_config"}) {
     if (!text.contains(key) && whole.contains(key)) text[key] = whole[key];
   }
   text["model_type"] = family.model_type;
@@ -204,7 +198,7 @@ RopeSettings read_rope(const ConfigReader& read, const Family& family, const Mod
 void read_sizes(const ConfigReader& read, const Family& family, ModelConfig& model) {
   model.vocab_size = read.integer("vocab_size", kVocabulary);
   model.hidden_size = read.integer("hidden_size", kSize);
-  model.intermediate_size = read.integer("intermediate_size", kSize);
+  model.intermediate_size = read.integer(family.intermediate_key, kSize);
   model.num_hidden_layers = read.integer("num_hidden_layers", kLayers);
   model.num_attention_heads = read.integer("num_attention_heads", kHeads);
   const bool as_heads =
@@ -272,7 +266,9 @@ void read_quantization(const ConfigReader& read, ModelConfig& model) {
   if (!read.has("quantization_config")) return;
   const ConfigReader how = read.object("quantization_config");
   if (how.text("quant_method", "") == "mxfp4") return;
-  if (how.text("quant_method", "") != "fp8" || how.text("fmt", "e4m3") != "e4m3" || !how.has("weight_block_size")) {
+  const std::string format = how.text("fmt", "e4m3");
+  const bool is_e4m3 = format == "e4m3" || format == "float8_e4m3fn";
+  if (how.text("quant_method", "") != "fp8" || !is_e4m3 || !how.has("weight_block_size")) {
     read.refuse(
         "quantization_config",
         "is not supported: quant_method must be mxfp4, or fp8 with fmt e4m3 and a weight_block_size; save the model "
@@ -382,11 +378,18 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
   if (const Family* part = part_of(whole)) {
     const std::string text = text_model(document, whole, *part).dump(2) + "\n";
     ModelConfig model = parse_model_config(text, fmt::format("{}: text_config", file));
-    model.unused_tensors = {"vision_tower.", "multi_modal_projector."};
+    for (const char* other : {"vision_tower.", "multi_modal_projector.", "visual."}) {
+      model.unused_tensors.insert(model.unused_tensors.end(), {other, std::string("model.") + other});
+    }
+    model.whole_text = given;
     return model;
   }
-  const ConfigReader& read = whole;
-  const Family& family = family_of(read);
+  ModelConfig model = read_model(whole, family_of(whole));
+  model.text = given;
+  return model;
+}
+
+ModelConfig read_model(const ConfigReader& read, const Family& family) {
   ModelConfig model;
   model.model_type = family.model_type;
   model.architecture = family.architecture;
@@ -401,7 +404,6 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
   if (const double count = parameters_of(model); count > static_cast<double>(kMaxParameters)) {
     read.refuse(fmt::format("describes a model of {:g} parameters; the limit is {}", count, kMaxParameters));
   }
-  model.text = given;
   return model;
 }
 

@@ -50,7 +50,10 @@ struct ModelConfig {
   bool mlp_bias = false;
   bool qk_norm = false;            // queries and keys are normed, before rope: head by head,
   bool qk_norm_all_heads = false;  // or all heads of a token together
-  bool attention_gate = false;     // q_proj makes a gate after each query head: outputs are multiplied by its sigmoid
+  bool qk_norm_after_rope = false;
+  std::string q_norm = "q_norm";  // names of these norms in files
+  std::string k_norm = "k_norm";
+  bool attention_gate = false;  // q_proj makes a gate after each query head: outputs are multiplied by its sigmoid
   LayerNorms norms;
   bool norms_plus_one = false;    // norms multiply by 1 + their weight
   bool fused_qkv = false;         // in files q, k, v are one tensor, qkv_proj
@@ -63,11 +66,13 @@ struct ModelConfig {
   double embedding_multiplier = 1;
   bool rounds_embedding_multiplier = false;  // to the type of the weights
   double residual_multiplier = 1;            // factor of the outputs of attention and MLP
-  double attention_multiplier = 0;           // factor of the scores; 0: 1 / sqrt(head_dim)
-  double attn_logit_softcapping = 0;         // scores are cap tanh(score / cap); 0: not capped
-  double final_logit_softcapping = 0;        // logits are cap tanh(logit / cap); 0: not capped
-  double logits_scaling = 1;                 // logits are divided by it
-  double attention_dropout = 0;              // in training
+  // Queries at position p are multiplied by 1 + beta ln(1 + floor(p / rope.original_max_position_embeddings)).
+  double query_scaling_beta = 0;
+  double attention_multiplier = 0;     // factor of the scores; 0: 1 / sqrt(head_dim)
+  double attn_logit_softcapping = 0;   // scores are cap tanh(score / cap); 0: not capped
+  double final_logit_softcapping = 0;  // logits are cap tanh(logit / cap); 0: not capped
+  double logits_scaling = 1;           // logits are divided by it
+  double attention_dropout = 0;        // in training
   // A reward model: score.weight maps each token to one number instead of logits. Embeddings are not tied.
   bool is_reward_model = false;
   int64_t num_nextn_predict_layers = 0;     // MTP layers stored in the files
@@ -82,6 +87,8 @@ struct ModelConfig {
   std::optional<RopeSettings> window_rope;  // rope of layers with a window, if it differs
   std::string dtype = "float32";            // float32, bfloat16, float16 or float64: what the weights were saved in
   std::string text;                         // the file as it was read, for saving the model again
+  // The file of the model with images that this one is the text part of; empty: it is a text model.
+  std::string whole_text;
 
   int64_t window_of(int64_t layer) const { return layer < num_hidden_layers ? windows[static_cast<size_t>(layer)] : 0; }
   bool rotates(int64_t layer) const {

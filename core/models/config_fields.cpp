@@ -83,8 +83,10 @@ ConfigFields config_fields(const ExpertConfig& experts) {
       may_differ("gate of the shared expert", experts.shared_gate), may_differ("router in fp32", experts.fp32_router),
       may_differ("router weights in fp32", experts.wide_weights), may_differ("name of the router", experts.router),
       may_differ("name of the router's bias", experts.router_bias),
+      may_differ("expert bias of two dimensions", experts.bias_is_row),
       may_differ("name of the shared expert", experts.shared), may_differ("name of the gates", experts.gate),
       may_differ("name of the ups", experts.up), may_differ("name of the downs", experts.down),
+      may_differ("experts of a layer in two tensors", experts.two_tensors_in_files),
       may_differ("name of the stacked gates and ups", experts.gate_up)};
 }
 
@@ -99,9 +101,13 @@ ConfigFields config_fields(const LatentConfig& latent) {
 }
 
 ConfigFields config_fields(const DeltaConfig& delta) {
-  return {same("linear_num_key_heads", delta.key_heads), same("linear_num_value_heads", delta.value_heads),
-          same("linear_key_head_dim", delta.key_dim),    same("linear_value_head_dim", delta.value_dim),
-          same("linear_conv_kernel_dim", delta.taps),    same("layers with linear attention", delta.layers)};
+  return {same("linear_num_key_heads", delta.key_heads),
+          same("linear_num_value_heads", delta.value_heads),
+          same("linear_key_head_dim", delta.key_dim),
+          same("linear_value_head_dim", delta.value_dim),
+          same("linear_conv_kernel_dim", delta.taps),
+          same("layers with linear attention", delta.layers),
+          may_differ("plain projections", delta.has_plain_projections)};
 }
 
 ConfigFields config_fields(const ModelConfig& config) {
@@ -115,6 +121,8 @@ ConfigFields config_fields(const ModelConfig& config) {
       same("biases of queries, keys and values", config.qkv_bias),
       same("bias of the attention's output", config.output_bias), same("mlp_bias", config.mlp_bias),
       same("qk_norm", config.qk_norm), same("qk_norm of all heads together", config.qk_norm_all_heads),
+      same("qk_norm after rope", config.qk_norm_after_rope), may_differ("name of q_norm", config.q_norm),
+      may_differ("name of k_norm", config.k_norm), same("llama_4_scaling_beta", config.query_scaling_beta),
       same("gate of the attention's output", config.attention_gate),
       same("norms times 1 + weight", config.norms_plus_one), same("attention sinks", config.sinks),
       same("activation", config.activation),
@@ -136,7 +144,7 @@ ConfigFields config_fields(const ModelConfig& config) {
       may_differ("num_nextn_predict_layers", config.num_nextn_predict_layers),
       may_differ("mtp_num_layers", config.mtp_layers), may_differ("unused tensors", config.unused_tensors),
       may_differ("weight_block_size", config.weight_block_size), may_differ("dtype", config.dtype),
-      may_differ("config.json", config.text),
+      may_differ("config.json", config.text), may_differ("config.json of the whole", config.whole_text),
       // Weights exist already.
       may_differ("initializer_range", config.initializer_range)};
   append(&fields, config_fields(config.latent));

@@ -35,11 +35,15 @@ ConfigReader::ConfigReader(const json& object, std::string file, std::string pat
 }
 
 bool ConfigReader::has(const std::string& key) const {
+  if (asked_ != nullptr) asked_->insert(key);
   const auto found = object_.find(key);
   return found != object_.end() && !found->is_null();
 }
 
-bool ConfigReader::names(const std::string& key) const { return object_.contains(key); }
+bool ConfigReader::names(const std::string& key) const {
+  if (asked_ != nullptr) asked_->insert(key);
+  return object_.contains(key);
+}
 
 // |why| may quote any text of the file, so it is escaped here, where every message passes.
 void ConfigReader::refuse(const std::string& why) const {
@@ -135,6 +139,12 @@ std::vector<int64_t> ConfigReader::integers(const std::string& key, IntegerRange
 }
 
 size_t ConfigReader::keys() const { return object_.size(); }
+
+std::vector<std::string> ConfigReader::key_names() const {
+  std::vector<std::string> names;
+  for (const auto& [key, value] : object_.items()) names.push_back(key);
+  return names;
+}
 
 ConfigReader ConfigReader::object(const std::string& key) const {
   if (!has(key)) refuse(key, "must be a JSON object {...}");

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,10 @@ class ConfigReader {
   std::vector<int64_t> integers(const std::string& key, IntegerRange range) const;  // empty if the key is missing
   ConfigReader object(const std::string& key) const;
   size_t keys() const;  // how many there are
+  std::vector<std::string> key_names() const;
+  // Adds the name of every key that is asked for, but not of those in inner objects, to |names|, which has to outlive
+  // this object.
+  void record(std::set<std::string>* names) { asked_ = names; }
 
   // Throws ConfigError: "FILE: KEY is VALUE; it WHAT".
   [[noreturn]] void refuse(const std::string& key, const std::string& what) const;
@@ -47,6 +52,7 @@ class ConfigReader {
   const nlohmann::json& object_;
   std::string file_;
   std::string path_;
+  std::set<std::string>* asked_ = nullptr;
 };
 
 }  // namespace concord

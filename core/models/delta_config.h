@@ -12,7 +12,10 @@ struct DeltaConfig {
   int64_t value_heads = 0;  // a multiple of key_heads: neighbours share a key
   int64_t key_dim = 0;      // of a head
   int64_t value_dim = 0;
-  int64_t taps = 0;          // tokens that the convolution of queries, keys and values sees
+  int64_t taps = 0;  // tokens that the convolution of queries, keys and values sees
+  // Files have the projections of all heads to q, k, v in one tensor, and those to z, b and a in one each. Otherwise
+  // they have q, k, v, z head by head, and b, a.
+  bool has_plain_projections = false;
   std::vector<bool> layers;  // for each layer of the model: whether it is one of these; empty if none is
 
   bool has_layer(int64_t number) const {

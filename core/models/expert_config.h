@@ -30,6 +30,7 @@ struct ExpertConfig {
   std::string router = "mlp.gate.weight";
   std::string router_bias = "";  // bias of the logits, a trained weight; empty: none
   std::string bias = "";         // added to the scores for the choice only, fp32, not trained by gradients; empty: none
+  bool bias_is_row = false;      // in files |bias| is [1, experts] instead of [experts]
   std::string shared = "mlp.shared_expert.";  // what those of the shared expert begin with
   std::string gate = "mlp.experts.{}.gate_proj.weight";
   std::string up = "mlp.experts.{}.up_proj.weight";
@@ -39,6 +40,10 @@ struct ExpertConfig {
   // down, both with biases: gate_up, down and these with _bias.
   bool stacked_in_files = false;
   std::string gate_up = "mlp.experts.gate_up_proj";
+
+  // Files have the experts of a layer in two tensors without biases, gate_up [experts, 2 out, in], the gates first, and
+  // down, instead of three per expert.
+  bool two_tensors_in_files = false;
 
   // MTP layers, which come after the last, have experts if any layer has.
   bool has_layer(int64_t number) const {

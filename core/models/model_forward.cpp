@@ -29,11 +29,16 @@ using at::Tensor;
 
 LayerAngles layer_angles(const ModelConfig& config, int64_t length, const Tensor& positions, c10::ScalarType dtype) {
   const RopeAngles all = rope_angles(rope_frequencies(config.rope, length), positions);
-  LayerAngles angles{all.cos, all.sin, {}, {}};
+  LayerAngles angles{all.cos, all.sin, {}, {}, {}};
   if (config.window_rope) {
     const RopeAngles windowed = rope_angles(rope_frequencies(*config.window_rope, length), positions);
     angles.window_cos = windowed.cos;
     angles.window_sin = windowed.sin;
+  }
+  const int64_t original = config.rope.original_max_position_embeddings;
+  if (config.query_scaling_beta != 0 && length > original) {
+    const Tensor times = positions.unsqueeze(-1).to(at::kFloat).div(static_cast<double>(original)).floor();
+    angles.query_scale = times.add(1).log().mul(config.query_scaling_beta).add(1);
   }
   const auto type = dtype == at::kDouble ? at::kDouble : at::kFloat;
   return angles.each([&](const Tensor& x) { return x.to(type); });

@@ -128,7 +128,8 @@ class Planner {
   double norm_init() const { return config_.norms_plus_one ? 0 : 1; }
   void norm(const std::string& name) { of_own_tokens(name, config_.hidden_size, norm_init()); }
 
-  // One weight for several layers with the same input, each split separately.
+  // One weight for several layers with the same input, each split separately. Consecutive ones of the same name are
+  // parts of one layer in files.
   void fused(const std::string& prefix, const std::string& name, const std::vector<Piece>& layers, bool bias,
              bool joined) {
     int64_t rows = 0;
@@ -148,8 +149,15 @@ class Planner {
     }
     std::vector<AdapterPlan::Module> modules;
     if (joined) modules.push_back({prefix + name, {rows, kCut}, layers});
-    for (const Piece& layer : layers) {
-      if (!joined) modules.push_back({prefix + layer.name, {layer.size, kCut}});
+    for (size_t i = 0; i < layers.size() && !joined; ++i) {
+      const std::string module = prefix + layers[i].name;
+      if (modules.empty() || modules.back().name != module) {
+        modules.push_back({module, {layers[i].size, kCut}});
+        continue;
+      }
+      if (modules.back().joined.empty()) modules.back().joined.push_back(layers[i - 1]);
+      modules.back().joined.push_back(layers[i]);
+      modules.back().rows.size += layers[i].size;
     }
     adapter_.add_column(prefix + name, modules, config_.hidden_size);
   }
@@ -195,7 +203,15 @@ class Planner {
   void delta_net(const std::string& prefix) {
     const DeltaConfig& delta = config_.delta;
     const int64_t keys = delta.keys(), values = delta.values(), heads = delta.value_heads;
-    fused(prefix, "in_proj", {{"in_proj_qkvz", 2 * (keys + values)}, {"in_proj_ba", 2 * heads}}, false, false);
+    if (delta.has_plain_projections) {
+      const std::string qkv = "in_proj_qkv";
+      fused(
+          prefix, "in_proj",
+          {{qkv, keys}, {qkv, keys}, {qkv, values}, {"in_proj_z", values}, {"in_proj_b", heads}, {"in_proj_a", heads}},
+          false, false);
+    } else {
+      fused(prefix, "in_proj", {{"in_proj_qkvz", 2 * (keys + values)}, {"in_proj_ba", 2 * heads}}, false, false);
+    }
     list_
         .add(prefix + "conv1d.weight", {{2 * keys + values, kCut}, {1}, {delta.taps}}, normal(),
              {{"queries", keys}, {"keys", keys}, {"values", values}})
@@ -212,12 +228,13 @@ class Planner {
     const int64_t kv = config_.num_key_value_heads * config_.head_dim;
     const int64_t own_q = config_.attention_gate ? 2 * q : q;
     fused(prefix, "qkv_proj", {{"q_proj", own_q}, {"k_proj", kv}, {"v_proj", kv}}, config_.qkv_bias, config_.fused_qkv);
+    const std::string q_norm = prefix + config_.q_norm + ".weight", k_norm = prefix + config_.k_norm + ".weight";
     if (config_.qk_norm_all_heads) {
-      list_.add(prefix + "q_norm.weight", {{q, kCut}}, constant_init(1));
-      list_.add(prefix + "k_norm.weight", {{kv, kCut}}, constant_init(1));
-    }
-    for (const char* name : {"q_norm.weight", "k_norm.weight"}) {
-      if (config_.qk_norm) of_own_heads(prefix + name, config_.head_dim, norm_init());
+      list_.add(q_norm, {{q, kCut}}, constant_init(1));
+      list_.add(k_norm, {{kv, kCut}}, constant_init(1));
+    } else if (config_.qk_norm) {
+      of_own_heads(q_norm, config_.head_dim, norm_init());
+      of_own_heads(k_norm, config_.head_dim, norm_init());
     }
     if (config_.sinks) list_.add(prefix + "sinks", {{config_.num_attention_heads, kCut}}, normal());
     output(prefix + "o_proj", q, config_.output_bias);
@@ -234,10 +251,13 @@ class Planner {
         list_.splits_tokens();
   }
 
-  // Plans a stack of one tensor per expert, in which |pieces| are concatenated along dimension 1.
-  void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces) {
+  // Plans a stack of one tensor per expert, in which |pieces| are concatenated along dimension 1; or the tensor |whole|
+  // of all experts, with the same pieces.
+  void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces, const std::string& whole) {
+    const bool is_whole = config_.experts.two_tensors_in_files;
+    for (Piece& piece : pieces) piece.name = is_whole ? whole : piece.name;
     ParameterPlan& plan = list_.add_experts(name, {rows, columns}, normal(), std::move(pieces));
-    plan.spec.stacked = true;
+    plan.spec.stacked = !is_whole;
     plan.spec.fused_dim = 1;
   }
 
@@ -271,17 +291,20 @@ class Planner {
           .partial_over_tp = list_.splits_tokens();
     }
     if (!all.bias.empty()) {
-      list_.add(mlp_name + "router.bias", {{all.num_experts}}, constant_init(0), {{layer + all.bias, all.num_experts}})
-          .buffer = true;
+      std::vector<Dim> dims{{all.num_experts}};
+      if (all.bias_is_row) dims.insert(dims.begin(), {1});
+      const int64_t rows = dims.front().size;
+      list_.add(mlp_name + "router.bias", dims, constant_init(0), {{layer + all.bias, rows}}).buffer = true;
     }
     if (all.stacked_in_files) return stacked_in_files(layer);
     stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, ShardAxis::etp}, {hidden},
-          {{layer + all.gate, inner}, {layer + all.up, inner}});
+          {{layer + all.gate, inner}, {layer + all.up, inner}}, layer + all.gate_up);
     adapter_.add_experts(
         mlp_name + "experts.gate_up_proj",
         {{module_of(layer + all.gate), {inner, ShardAxis::etp}}, {module_of(layer + all.up), {inner, ShardAxis::etp}}},
         {hidden});
-    stack(mlp_name + "experts.down_proj.weight", {hidden}, {inner, ShardAxis::etp}, {{layer + all.down, hidden}});
+    stack(mlp_name + "experts.down_proj.weight", {hidden}, {inner, ShardAxis::etp}, {{layer + all.down, hidden}},
+          mlp_name + "experts.down_proj");
     adapter_.add_experts(mlp_name + "experts.down_proj", {{module_of(layer + all.down), {hidden}}},
                          {inner, ShardAxis::etp});
     if (all.shared_intermediate_size == 0) return;

@@ -8,6 +8,7 @@
 
 #include "core/ops/check.h"
 #include "core/ops/derivative.h"
+#include "core/ops/dispatch.h"
 #include "core/ops/swiglu.h"
 #include "core/ops/visit_type.h"
 
@@ -40,18 +41,43 @@ struct Halves {
   Tensor gate, up;
 };
 
-Tensor gelu_gated(const Tensor& both) {
-  const auto run = [&] {
-    const Halves half(both);
-    return Forward{TanhGelu(half.gate).value.mul_(half.up).to(both.scalar_type()), {both}};
-  };
-  return differentiable("gated_activation", {both}, run, [](const Backward& b) {
-    const Halves half(b.saved[0]);
-    const Tensor grad = b.grad.to(half.gate.scalar_type());
-    const TanhGelu gelu(half.gate);
-    return Tensors{at::cat({grad * half.up * gelu.slope(half.gate), grad * gelu.value}, -1).to(b.grad.scalar_type())};
-  });
+Tensor geglu(const Tensor& gate_up) {
+  static const auto op = find<Tensor(const Tensor&)>("concord::geglu");
+  return op.call(gate_up);
 }
+
+Tensor geglu_backward(const Tensor& grad, const Tensor& gate_up) {
+  static const auto op = find<Tensor(const Tensor&, const Tensor&)>("concord::geglu_backward");
+  return op.call(grad, gate_up);
+}
+
+Tensor reference_geglu(const Tensor& gate_up) {
+  const Halves half(gate_up);
+  return TanhGelu(half.gate).value.mul_(half.up).to(gate_up.scalar_type());
+}
+
+Tensor reference_geglu_backward(const Tensor& grad, const Tensor& gate_up) {
+  const Halves half(gate_up);
+  const Tensor wide = grad.to(half.gate.scalar_type());
+  const TanhGelu gelu(half.gate);
+  return at::cat({wide * half.up * gelu.slope(half.gate), wide * gelu.value}, -1).to(gate_up.scalar_type());
+}
+
+Tensor autograd_geglu(const Tensor& gate_up) {
+  const auto run = [&] { return Forward{geglu(gate_up), {gate_up}}; };
+  return differentiable("gated_activation", {gate_up}, run,
+                        [](const Backward& b) { return Tensors{geglu_backward(b.grad, b.saved[0])}; });
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, m) {
+  m.def("geglu(Tensor gate_up) -> Tensor");
+  m.def("geglu_backward(Tensor grad, Tensor gate_up) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) {
+  m.impl("geglu", reference_geglu);
+  m.impl("geglu_backward", reference_geglu_backward);
+}
+TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("geglu", autograd_geglu); }
 
 struct Alternating {
   Alternating(const Tensor& both, double limit) {
@@ -92,7 +118,7 @@ at::Tensor gated_activation(const at::Tensor& gate_up, const GatedActivation& ac
                                                 "even",
                                                 ops::text_of(gate_up)));
   }
-  if (activation.kind == Kind::gelu_tanh) return ops::gated_activation_op::gelu_gated(gate_up);
+  if (activation.kind == Kind::gelu_tanh) return ops::gated_activation_op::geglu(gate_up);
   return ops::gated_activation_op::clamped_gated(gate_up, activation.alpha, activation.limit);
 }
 

@@ -14,7 +14,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Parts of one buffer and gradients of the type: neighbours, or with gaps in between, in order or not.
+// Parts of one buffer and gradients of the type or of the buffer's: neighbours, or with gaps in between, in order or
+// not.
 Sample draw_copy(Draw& draw, c10::ScalarType type) {
   const auto wide = type == at::kDouble ? type : at::kFloat;
   const int64_t count = draw.between(0, 5);
@@ -24,7 +25,7 @@ Sample draw_copy(Draw& draw, c10::ScalarType type) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t size = draw.size();
     main.push_back(buffer.narrow(0, begin, size));
-    grads.push_back(draw.normal({size}, type));
+    grads.push_back(draw.normal({size}, draw.coin() ? type : wide));
     begin += size + (draw.coin() ? 0 : draw.between(1, 9));
   }
   if (count > 1 && draw.coin()) {

@@ -156,8 +156,7 @@ class Resolver {
 
   void resolve_curve() {
     if (!type_) return refuse(unknown_type(given_.lr_scheduler_type));
-    if (type_ == LrType::constant) return resolve_constant();
-    if (type_ == LrType::constant_with_warmup) return;
+    if (type_ == LrType::constant || type_ == LrType::constant_with_warmup) return;
     if (type_ == LrType::inverse_sqrt) return resolve_inverse_sqrt();
     if (settings_.decay_end == 0)
       return refuse(fmt::format("lr_scheduler_type {} needs an end: set max_steps or lr_decay_steps", name_of(*type_)));
@@ -170,12 +169,6 @@ class Resolver {
     }
     if (settings_.curve == LrCurve::cosine) settings_.cycles = number("num_cycles").value_or(0.5);
     if (type_ == LrType::cosine_with_min_lr) resolve_min_lr();
-  }
-
-  void resolve_constant() {
-    if (settings_.warmup == 0) return;
-    refuse(fmt::format("lr_scheduler_type constant has no warmup, but {} {} are given; use constant_with_warmup",
-                       settings_.warmup, settings_.increment == 1 ? "steps" : "samples"));
   }
 
   void resolve_inverse_sqrt() {

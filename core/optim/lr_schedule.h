@@ -7,8 +7,8 @@
 //   linear                up to learning_rate over the warm-up, then down to min_lr at the last step
 //   cosine                the same along half a cosine; kwargs: num_cycles (HF; 0.5)
 //   cosine_with_min_lr    cosine; kwargs: min_lr or min_lr_rate (a share of learning_rate), num_cycles
-//   constant              learning_rate for all updates; a warm-up is rejected, as HF would silently ignore it
-//   constant_with_warmup  constant after the warm-up (Megatron's constant)
+//   constant              learning_rate after the warm-up, as in Megatron and ROLL (HF ignores warmup_steps)
+//   constant_with_warmup  the same
 //   inverse_sqrt          learning_rate * sqrt(t / (step + t - warmup)); kwargs: timescale t (the warm-up; 10000
 //                         without)
 //   inverse_square_root   learning_rate * sqrt(max(warmup, 1) / step), never below min_lr, which also holds after the

@@ -203,9 +203,6 @@ TEST(LrSchedule, WhatDoesNotFitTogetherIsRefused) {
   arguments.warmup_ratio = 0.1;
   EXPECT_THAT(refusal(arguments), HasSubstr("warmup_ratio 0.1 and a warmup of 4 steps"));
   arguments = warm(0);
-  arguments.lr_scheduler_type = "constant";
-  EXPECT_THAT(refusal(arguments), HasSubstr("use constant_with_warmup"));
-  arguments = warm(0);
   arguments.max_steps = 0;
   EXPECT_THAT(refusal(arguments), HasSubstr("needs an end"));
   arguments = warm(0);

@@ -11,6 +11,7 @@
 
 #include "core/base/config_error.h"
 #include "core/checkpoint/hf_plan.h"
+#include "core/optim/narrow_state.h"
 
 namespace concord {
 namespace {
@@ -119,10 +120,12 @@ at::Tensor Muon::momentum_of(const Task& task, double grad_scale) const {
   at::Tensor whole = at::zeros({task.elements}, task.options);
   for (const Part& part : task.parts) {
     const at::Tensor grads = part.segment->grads.to(at::kFloat).mul(grad_scale);
-    const at::Tensor momentum = part.segment->moments[0].to(grads.device());  // itself, unless it is offloaded
+    const at::Tensor kept = wide_moment(*part.segment, 0, kMomentum);
+    const at::Tensor momentum = kept.to(grads.device());  // itself, unless it is offloaded
     // m_t = mu m + (1 - mu) g
     mix(momentum, grads, options_.muon_momentum);
-    if (!momentum.is_same(part.segment->moments[0])) part.segment->moments[0].copy_(momentum);
+    if (!momentum.is_same(kept)) kept.copy_(momentum);
+    store_moment(*part.segment, 0, kMomentum, kept);
     at::Tensor update = momentum;
     if (options_.muon_use_nesterov) {
       // u = mu m_t + (1 - mu) g

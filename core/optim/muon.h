@@ -33,6 +33,8 @@ double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns);
 
 class Muon {
  public:
+  static constexpr const char* kMomentum = "momentum_buffer";  // key of the momentum
+
   // Whether a parameter consists of matrices that Muon updates.
   static bool takes(const Parameter& parameter);
 

@@ -2,15 +2,23 @@
 
 #include <ATen/ops/from_blob.h>
 
+#include "core/base/code_map.h"
+#include "core/optim/narrow_state.h"
 #include "core/torch/device.h"
 
 namespace concord {
 
 int64_t kept_bytes(const std::vector<Segment*>& segments, const OffloadedState& state) {
-  const size_t tensors = 1 + state.moments + (state.has_average ? 1 : 0);
-  int64_t bytes = 0;
-  for (const Segment* segment : segments) bytes += segment->size() * static_cast<int64_t>(tensors * sizeof(float));
-  return bytes;
+  size_t bytes = 0;
+  for (const Segment* segment : segments) {
+    const auto size = static_cast<size_t>(segment->size());
+    bytes += size * sizeof(float) * (state.has_average ? 2 : 1);  // main weights and their EMA
+    for (const std::string& key : state.moments) {
+      const c10::ScalarType type = state.type(key, *segment->parameter);
+      bytes += size * c10::elementSize(type) + (type == c10::kByte ? size / kStateBlock * sizeof(float) : 0);
+    }
+  }
+  return static_cast<int64_t>(bytes);
 }
 
 int64_t offload_bytes(const std::vector<Segment*>& segments, const OffloadedState& state) {
@@ -47,7 +55,12 @@ void Offload::keep(const std::vector<Segment*>& segments, const OffloadedState& 
 void Offload::allocate_state(Segment& segment, const OffloadedState& state) {
   const int64_t size = segment.size();
   segment.weights = pinned(size, c10::kFloat);
-  for (size_t i = 0; i < state.moments; ++i) segment.moments.push_back(pinned(size, c10::kFloat).zero_());
+  for (const std::string& key : state.moments) {
+    const c10::ScalarType type = state.type(key, *segment.parameter);
+    segment.moments.push_back(pinned(size, type));
+    segment.scales.push_back(type == c10::kByte ? pinned(size / kStateBlock, c10::kFloat) : at::Tensor());
+    zero_moment(segment.moments.back(), segment.scales.back(), key);
+  }
   if (state.has_average) segment.average = pinned(size, c10::kFloat);
   state_bytes_ += kept_bytes({&segment}, state);
 }

@@ -3,7 +3,9 @@
 // matrices of Muon are an exception: their state is kept here, but Muon updates them on the device.
 #pragma once
 
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/optim/segment.h"
@@ -15,8 +17,9 @@ namespace concord {
 
 // Tensors of the state that Offload holds for each segment.
 struct OffloadedState {
-  size_t moments = 0;
-  bool has_average = false;  // the EMA of the weights
+  std::vector<std::string> moments = {};                                               // keys
+  std::function<c10::ScalarType(const std::string& key, const Parameter&)> type = {};  // of a moment
+  bool has_average = false;                                                            // the EMA of the weights
 };
 
 // Host memory that Offload takes for |segments|: gradients, main weights, state, and parameters of 16 bits.

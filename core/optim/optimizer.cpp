@@ -10,27 +10,24 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
-#include <functional>
 #include <optional>
 #include <utility>
 
+#include "core/base/code_map.h"
 #include "core/base/config_error.h"
-#include "core/checkpoint/read/read_state.h"
 #include "core/mesh/agreement.h"
 #include "core/ops/optimizer/adamw.h"
 #include "core/optim/grad_norm.h"
 #include "core/optim/muon.h"
+#include "core/optim/narrow_state.h"
 #include "core/optim/offload.h"
 #include "core/optim/offload_memory.h"
+#include "core/optim/state_precision.h"
 #include "core/optim/update_rule.h"
 #include "core/torch/host_copy.h"
 
 namespace concord {
 namespace {
-
-constexpr const char* kMain = "main";    // key of the fp32 main weights
-constexpr const char* kAverage = "ema";  // key of their EMA
 
 double host_fraction(const OptimizerOptions& options) {
   if (!options.optimizer_cpu_offload) return 0;
@@ -55,24 +52,6 @@ at::Tensor zeros_on_device(const std::vector<at::Tensor>& grads, const at::Tenso
   for (const at::Tensor& grad : grads) zeros.add_(grad.eq(0).sum());
   return zeros;
 }
-
-// Returns the exception that |body| throws; null if none.
-std::exception_ptr error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (...) {
-    return std::current_exception();
-  }
-  return nullptr;
-}
-
-at::Tensor parameter_values(const Segment& segment) {
-  return GradBuffer::part(segment.buffer->values(), segment.range);
-}
-
-// Whether the parameters are 16-bit, with separate fp32 main weights that are part of the state.
-bool has_main(const GradBuffer& buffer) { return buffer.values().scalar_type() != at::kFloat; }
-bool has_main(const Segment& segment) { return has_main(*segment.buffer); }
 
 // Whether |b|, which follows |a|, is its neighbour in the buffer and can lie next to it in the tensors of the state: it
 // is aligned there as in the buffer.
@@ -107,10 +86,19 @@ Optimizer::~Optimizer() = default;
 // ---------------------------------------------------------------------------------------------------------- segments
 
 void Optimizer::create_segments(const Multipliers& multipliers) {
-  segments_ = cut_segments(ddp_, multipliers, host_fraction(options_), options_.offload_piece_elements);
+  segments_ = cut_segments(ddp_, multipliers,
+                           {.fraction = host_fraction(options_),
+                            .piece = options_.offload_piece_elements,
+                            .unit = std::max<int64_t>(1, state_alignment(options_.precision))});
+  check_blocks();
+  const auto types = [&](const Parameter& parameter) {
+    std::vector<std::pair<std::string, c10::ScalarType>> all;
+    for (const std::string& key : moments_of(parameter)) all.emplace_back(key, type_of(key, parameter));
+    return all;
+  };
   for (auto begin = segments_.begin(); begin != segments_.end();) {
     const auto end = std::adjacent_find(begin, segments_.end(), [&](const Segment& a, const Segment& b) {
-      return !shares_memory(a, b, moments_of(*a.parameter) == moments_of(*b.parameter));
+      return !shares_memory(a, b, types(*a.parameter) == types(*b.parameter));
     });
     const auto next = end == segments_.end() ? end : end + 1;
     if (!begin->on_host) allocate({begin, next});
@@ -123,7 +111,9 @@ void Optimizer::create_segments(const Multipliers& multipliers) {
     if (segment.on_host) (is_matrix ? kept : on_host).push_back(&segment);
     if (!segment.on_host && !is_matrix) on_device_.push_back(&segment);
   }
-  const OffloadedState state{rule_->moments().size(), keeps_average()}, of_matrices{1, keeps_average()};
+  const auto type = [this](const std::string& key, const Parameter& parameter) { return type_of(key, parameter); };
+  const OffloadedState state{rule_->moments(), type, keeps_average()},
+      of_matrices{{Muon::kMomentum}, type, keeps_average()};
   if (options_.optimizer_cpu_offload) {
     check_offload_memory(ddp_.job(), offload_bytes(on_host, state) + kept_bytes(kept, of_matrices),
                          options_.optimizer_offload_fraction);
@@ -142,14 +132,23 @@ void Optimizer::allocate(std::span<Segment> segments) const {
   const bool main = has_main(segments.front());
   const at::Tensor weights = main ? at::empty({size}, fp32) : at::Tensor();
   const at::Tensor average = options_.ema_decay > 0 ? at::empty({size}, fp32) : at::Tensor();
-  std::vector<at::Tensor> moments(moments_of(*segments.front().parameter).size());
-  for (at::Tensor& moment : moments) moment = at::zeros({size}, fp32);
+  std::vector<at::Tensor> moments, scales;
+  for (const std::string& key : moments_of(*segments.front().parameter)) {
+    const c10::ScalarType type = type_of(key, *segments.front().parameter);
+    moments.push_back(at::empty({size}, fp32.dtype(type)));
+    scales.push_back(type == at::kByte ? at::empty({size / kStateBlock}, fp32) : at::Tensor());
+    zero_moment(moments.back(), scales.back(), key);
+  }
   for (Segment& segment : segments) {
     const BufferRange range{segment.range.begin - begin, segment.range.end - begin};
     segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
     segment.weights = main ? GradBuffer::part(weights, range) : parameter_values(segment);
     if (main) segment.values = parameter_values(segment);
     for (const at::Tensor& moment : moments) segment.moments.push_back(GradBuffer::part(moment, range));
+    const BufferRange blocks{range.begin / kStateBlock, range.end / kStateBlock};
+    for (const at::Tensor& each : scales) {
+      segment.scales.push_back(each.defined() ? GradBuffer::part(each, blocks) : at::Tensor());
+    }
     if (average.defined()) segment.average = GradBuffer::part(average, range);
   }
 }
@@ -157,7 +156,27 @@ void Optimizer::allocate(std::span<Segment> segments) const {
 bool Optimizer::uses_muon(const Parameter& parameter) const { return is_muon() && Muon::takes(parameter); }
 
 std::vector<std::string> Optimizer::moments_of(const Parameter& parameter) const {
-  return uses_muon(parameter) ? std::vector<std::string>{"momentum_buffer"} : rule_->moments();
+  return uses_muon(parameter) ? std::vector<std::string>{Muon::kMomentum} : rule_->moments();
+}
+
+c10::ScalarType Optimizer::type_of(const std::string& key, const Parameter& parameter) const {
+  const StateType type = state_type(options_.precision, key);
+  return scalar_type(type == StateType::block8 && !takes_blocks(parameter) ? StateType::fp32 : type);
+}
+
+// Throws ConfigError if the layout splits a block of a moment in codes.
+void Optimizer::check_blocks() const {
+  for (const Segment& segment : segments_) {
+    for (const std::string& key : moments_of(*segment.parameter)) {
+      if (type_of(key, *segment.parameter) != at::kByte) continue;
+      scale_runs(runs_of(segment, 0, segment.size()));
+      if (segment.size() % kStateBlock == 0) continue;
+      throw ConfigError(
+          fmt::format("8-bit state has blocks of {} elements, but a rank has {} elements of {}, padding included; use "
+                      "bf16 for exp_avg_dtype and exp_avg_sq_dtype, or another make_vocab_size_divisible_by",
+                      kStateBlock, segment.size(), segment.parameter->spec.name));
+    }
+  }
 }
 
 bool Optimizer::has_main_weights() const {
@@ -299,125 +318,6 @@ void Optimizer::swap_ema_weights() {
   }
   ddp_.gather_parameters();
   ddp_.finish_param_gather();
-}
-
-// ------------------------------------------------------------------------------------------------------------- state
-
-int64_t Optimizer::state_bytes() const {
-  int64_t bytes = offload_ ? offload_->state_bytes() : 0;
-  for (const Segment& segment : segments_) {
-    if (segment.on_host) continue;
-    for (const auto& [key, tensor] : tensors_of(segment)) bytes += static_cast<int64_t>(tensor.nbytes());
-  }
-  return bytes;
-}
-
-// Returns where the elements [begin, end) of |segment| are in the tensors of the model.
-std::vector<ShardRun> Optimizer::runs_of(const Segment& segment, int64_t begin, int64_t end) const {
-  const ParallelContext& job = ddp_.job();
-  const auto runs = shard_runs(segment.parameter->spec, shard_place(job.layout(), job.rank()));
-  return cut_runs(runs, segment.local_begin + begin, segment.local_begin + end);
-}
-
-std::vector<std::pair<std::string, at::Tensor>> Optimizer::tensors_of(const Segment& segment) const {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  const std::vector<std::string> names = moments_of(*segment.parameter);
-  for (size_t i = 0; i < names.size(); ++i) tensors.emplace_back(names[i], segment.moments[i]);
-  if (has_main(segment)) tensors.emplace_back(kMain, segment.weights);
-  if (segment.average.defined()) tensors.emplace_back(kAverage, segment.average);
-  return tensors;
-}
-
-OptimizerState Optimizer::state() const {
-  OptimizerState state{steps_, {}};
-  for (const Segment& segment : segments_) {
-    for (const auto& [key, tensor] : tensors_of(segment)) {
-      state.entries.push_back({key, runs_of(segment, 0, segment.size()), tensor.detach().cpu().clone()});
-    }
-  }
-  return state;
-}
-
-std::vector<OptimizerState::Entry> Optimizer::saved_state(const std::optional<RankRange>& writers) const {
-  std::vector<OptimizerState::Entry> entries;
-  for (const Segment& segment : segments_) {
-    for (const BufferRange& part : saved_parts(segment, ddp_.job().layout(), ddp_.job().rank(), writers)) {
-      const int64_t begin = part.begin - segment.range.begin;
-      const std::vector<ShardRun> runs = runs_of(segment, begin, begin + part.size());
-      for (const auto& [key, tensor] : tensors_of(segment)) {
-        entries.push_back({key, runs, tensor.detach().narrow(0, begin, part.size())});
-      }
-    }
-  }
-  return entries;
-}
-
-std::vector<std::pair<std::string, const Parameter*>> Optimizer::state_tensors() const {
-  std::vector<std::pair<std::string, const Parameter*>> tensors;
-  for (const GradBuffer* buffer : ddp_.buffers()) {
-    for (const Parameter* parameter : buffer->parameters()) {
-      std::vector<std::string> keys = moments_of(*parameter);
-      if (has_main(*buffer)) keys.emplace_back(kMain);
-      if (options_.ema_decay > 0) keys.emplace_back(kAverage);
-      for (const std::string& key : keys) tensors.emplace_back(key, parameter);
-    }
-  }
-  return tensors;
-}
-
-void Optimizer::load_state(const StateSource& source, bool share_reads) {
-  const at::NoGradGuard no_grad;
-  read(source, share_reads, Part::all);
-  for (Segment& segment : segments_) {
-    if (has_main(segment)) {
-      parameter_values(segment).copy_(segment.weights);
-    } else if (segment.on_host) {
-      segment.weights.copy_(parameter_values(segment));  // fp32 parameters are not part of the state
-    }
-  }
-  steps_ = source.steps();
-  if (!has_main_weights()) return;  // the parameters were not changed
-  ddp_.gather_parameters();
-  ddp_.finish_param_gather();
-}
-
-void Optimizer::load_average(const StateSource& source, bool share_reads) {
-  const at::NoGradGuard no_grad;
-  read(source, share_reads, Part::average);
-}
-
-void Optimizer::read(const StateSource& source, bool share_reads, Part part) {
-  if (share_reads) return read_with_others(source, part);
-  read_state(source, state_targets(nullptr, part), ddp_.job().device());
-}
-
-// Returns the tensors to read for the segments in |buffer|, or for all segments if it is null.
-std::vector<StateTarget> Optimizer::state_targets(const GradBuffer* buffer, Part part) const {
-  std::vector<StateTarget> targets;
-  for (const Segment& segment : segments_) {
-    if (buffer != nullptr && segment.buffer != buffer) continue;
-    const std::vector<ShardRun> runs = runs_of(segment, 0, segment.size());
-    for (const auto& [key, tensor] : tensors_of(segment)) {
-      if (part == Part::all || key == kAverage) targets.push_back({key, runs, tensor.detach()});
-    }
-  }
-  return targets;
-}
-
-// All ranks of a buffer's group have the same state, unless it is distributed over them.
-void Optimizer::read_with_others(const StateSource& source, Part part) {
-  std::exception_ptr error;
-  for (const GradBuffer* buffer : ddp_.buffers()) {
-    const Device& device = ddp_.job().device();
-    const std::vector<StateTarget> targets = state_targets(buffer, part);
-    const std::exception_ptr own = buffer->plan().shards > 1
-                                       ? error_of([&] { read_state(source, targets, device); })
-                                       : read_state_shared(source, targets, buffer->group(), device);
-    if (!error) error = own;
-  }
-  run_and_propagate_errors(ddp_.job(), [&] {
-    if (error) std::rethrow_exception(error);
-  });
 }
 
 }  // namespace concord

@@ -81,8 +81,8 @@ class Optimizer {
   // Returns the state that this rank writes to a checkpoint, without copies: over all ranks, or all |writers|, each
   // element of the model once. Values are on the host or the device, and change with the next step.
   std::vector<OptimizerState::Entry> saved_state(const std::optional<RankRange>& writers = {}) const;
-  // Returns the tensors in the state of this rank's stage, over all ranks: a key and the parameter.
-  std::vector<std::pair<std::string, const Parameter*>> state_tensors() const;
+  // Returns the tensors in the state of this rank's stage, over all ranks.
+  std::vector<StateTensor> state_tensors() const;
   // Reads the state that this rank owns. Throws what |source| throws. With |share_reads| all ranks load at the same
   // time: each data-parallel rank reads a part of the state they share and sends it to the others, and if one fails,
   // all throw. Waits: for all ranks, with |share_reads| or 16-bit parameters.
@@ -107,6 +107,8 @@ class Optimizer {
   bool is_muon() const { return options_.optimizer == OptimizerType::muon; }
   bool uses_muon(const Parameter& parameter) const;
   std::vector<std::string> moments_of(const Parameter& parameter) const;
+  c10::ScalarType type_of(const std::string& key, const Parameter& parameter) const;
+  void check_blocks() const;
   bool has_main_weights() const;  // on any rank
 
   // The step.
@@ -121,7 +123,9 @@ class Optimizer {
   std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const;
   std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const;
   enum class Part { all, average };
-  std::vector<StateTarget> state_targets(const GradBuffer* buffer, Part part) const;
+  // Tensors to read, and moments that become codes once they have been read in fp32.
+  struct Reads;
+  Reads reads_of(const StateSource& source, const GradBuffer* buffer, Part part) const;
   void read(const StateSource& source, bool share_reads, Part part);
   void read_with_others(const StateSource& source, Part part);
 

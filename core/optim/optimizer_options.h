@@ -16,6 +16,20 @@ enum class MuonScaleMode { shape_scaling, spectral, unit_rms_norm };
 template <>
 inline constexpr std::string_view kEnumNames<MuonScaleMode>[] = {"shape_scaling", "spectral", "unit_rms_norm"};
 
+// The type in which a tensor of the state is kept between updates. block8: 8-bit codes with a scale per block
+// (core/ops/optimizer/block_codes.h).
+enum class StateType { fp32, bf16, block8 };
+template <>
+inline constexpr std::string_view kEnumNames<StateType>[] = {"fp32", "bf16", "8bit"};
+
+// Types of the state (core/optim/state_precision.h), named as in Megatron's arguments.
+struct StatePrecision {
+  StateType exp_avg_dtype = StateType::fp32;     // first moments: AdamW's and Lion's, momentum of SGD and Muon
+  StateType exp_avg_sq_dtype = StateType::fp32;  // second moments
+  bool has_blocks() const { return exp_avg_dtype == StateType::block8 || exp_avg_sq_dtype == StateType::block8; }
+  bool operator==(const StatePrecision&) const = default;
+};
+
 // Named as in HF's, Megatron's and ROLL's arguments.
 struct OptimizerOptions {
   OptimizerType optimizer = OptimizerType::adam;
@@ -28,6 +42,7 @@ struct OptimizerOptions {
   int64_t muon_num_ns_steps = 5;
   MuonScaleMode muon_scale_mode = MuonScaleMode::shape_scaling;
   double muon_extra_scale_factor = 1;
+  StatePrecision precision = {};
   double ema_decay = 0;        // decay of an EMA of the weights; 0: none
   int64_t ema_start_step = 0;  // number of updates during which the EMA equals the weights
   double max_grad_norm = 1.0;  // 0: no clipping

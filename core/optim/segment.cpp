@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
+#include "core/base/code_map.h"
 #include "core/base/config_error.h"
 #include "core/checkpoint/hf_plan.h"
+#include "core/optim/state_precision.h"
 
 namespace concord {
 namespace {
@@ -64,7 +68,7 @@ std::vector<Segment>::iterator next(std::vector<Segment>& segments, size_t index
 }  // namespace
 
 std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Multipliers& multipliers,
-                                  double host_fraction, int64_t host_piece) {
+                                  const HostShare& host) {
   std::vector<Segment> segments;
   int64_t elements = 0;
   for (const GradBuffer* buffer : ddp.buffers()) {
@@ -79,14 +83,46 @@ std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Mult
       }
     });
   }
-  auto left = static_cast<int64_t>(std::llround(host_fraction * static_cast<double>(elements)));
+  auto left = static_cast<int64_t>(std::llround(host.fraction * static_cast<double>(elements)));
   for (size_t i = 0; i < segments.size() && left > 0; ++i) {
-    const int64_t taken = std::min({segments[i].size(), left, host_piece});
+    const int64_t piece = std::max(host.piece, host.unit), size = segments[i].size();
+    const int64_t most = std::min(left, piece), taken = size <= most ? size : most / host.unit * host.unit;
+    if (taken == 0) break;
     if (taken < segments[i].size()) segments.insert(next(segments, i), split_off(segments[i], taken));
     segments[i].on_host = true;
     left -= taken;
   }
   return segments;
+}
+
+bool takes_blocks(const Parameter& parameter) {
+  std::vector<int64_t> elements;
+  for (const GlobalTensor& tensor : global_tensors(parameter.spec)) {
+    elements.push_back(
+        std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<int64_t>()));
+  }
+  return takes_blocks(elements);
+}
+
+std::vector<ShardRun> scale_runs(std::vector<ShardRun> runs) {
+  for (ShardRun& run : runs) {
+    const bool has_rows = run.count > run.run_length;
+    for (const int64_t number :
+         {run.local, run.count, run.offset, has_rows ? run.run_length : 0, has_rows ? run.run_stride : 0}) {
+      if (number % kStateBlock == 0) continue;
+      throw ConfigError(fmt::format(
+          "8-bit state has blocks of {} elements, but this layout splits {} into parts that are not multiples of it "
+          "(row "
+          "of {} from {}); use bf16 for exp_avg_dtype and exp_avg_sq_dtype, or another tensor parallel size",
+          kStateBlock, run.tensor, run.run_length, run.offset));
+    }
+    run.local /= kStateBlock;
+    run.count /= kStateBlock;
+    run.offset /= kStateBlock;
+    run.run_length = has_rows ? run.run_length / kStateBlock : run.count;
+    run.run_stride = has_rows ? run.run_stride / kStateBlock : run.count;
+  }
+  return runs;
 }
 
 std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordinates& place) {

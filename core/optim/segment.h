@@ -29,15 +29,27 @@ struct Segment {
   at::Tensor weights = {};               // fp32: the parameter itself, or its main weights
   at::Tensor values = {};                // the parameter that follows |weights| if they are not itself; else undefined
   std::vector<at::Tensor> moments = {};  // moments of the update rule
+  std::vector<at::Tensor> scales = {};   // block scales; undefined unless the moment is in codes
   at::Tensor average = {};               // EMA of |weights| (ema_decay); undefined: none
 
   int64_t size() const { return range.size(); }
 };
 
-// All segments of this rank, the first |host_fraction| of their elements on the host, in segments of at most
-// |host_piece|; tensors are not set.
+// Part of the segments that is on the host.
+struct HostShare {
+  double fraction = 0;  // of the elements
+  int64_t piece = 0;    // most elements of a segment
+  int64_t unit = 1;     // segments are only split at multiples of it
+};
+// All segments of this rank, the first |host|.fraction of their elements on the host; tensors are not set.
 std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Multipliers& multipliers,
-                                  double host_fraction, int64_t host_piece);
+                                  const HostShare& host);
+
+// Whether moments of |parameter| may be blocks of codes (core/optim/state_precision.h).
+bool takes_blocks(const Parameter& parameter);
+// Returns where the scales of blocks are in the tensors of scales, if their values are at |runs|: all of |runs| divided
+// by the size of a block. Throws ConfigError, with the tensor, if a block is split.
+std::vector<ShardRun> scale_runs(std::vector<ShardRun> runs);
 
 // The parts of |segment| that the rank at |place| counts: over all ranks each element of the model once.
 std::vector<BufferRange> counted_parts(const Segment& segment, const RankCoordinates& place);
@@ -51,5 +63,16 @@ std::vector<BufferRange> saved_parts(const Segment& segment, const RankLayout& l
 std::vector<at::Tensor> counted_grads(const DistributedDataParallel& ddp);
 
 FlatType flat_type(const at::Tensor& tensor);  // none for an undefined one
+
+inline constexpr const char* kMainKey = "main";    // key of the fp32 main weights in the state
+inline constexpr const char* kAverageKey = "ema";  // key of their EMA
+
+// Returns the segment's part of the buffer of parameters.
+inline at::Tensor parameter_values(const Segment& segment) {
+  return GradBuffer::part(segment.buffer->values(), segment.range);
+}
+// Whether the parameters are 16-bit, with separate fp32 main weights that are part of the state.
+inline bool has_main(const GradBuffer& buffer) { return buffer.values().scalar_type() != at::kFloat; }
+inline bool has_main(const Segment& segment) { return has_main(*segment.buffer); }
 
 }  // namespace concord

@@ -14,7 +14,9 @@
 #include "core/ops/optimizer/adamw.h"
 #include "core/optim/adamw.h"
 #include "core/optim/lion.h"
+#include "core/optim/narrow_state.h"
 #include "core/optim/sgd.h"
+#include "core/optim/state_precision.h"
 
 namespace concord {
 namespace {
@@ -98,9 +100,11 @@ class AdamWRule : public UpdateRule {
       return s == listed.segment && s->grads.is_same(listed.grads) && s->weights.is_same(listed.weights);
     };
     if (!std::ranges::equal(segments, listed_, is_same)) list(segments);
+    std::vector<AdamWGroup> work;
     for (const auto& [group, lists] : groups_) {
-      adamw_(lists, numbers(step, group.multipliers, step.grad_scale), step.factor);
+      work.push_back({lists, numbers(step, group.multipliers, step.grad_scale)});
     }
+    adamw_groups_(work, step.factor);
   }
 
   bool takes_factor() const override { return true; }
@@ -222,6 +226,13 @@ void check_between(const char* name, double value, double low, double high) {
   throw ConfigError(fmt::format("{} is {:g}; must be >= {:g} and < {:g}", name, value, low, high));
 }
 
+std::unique_ptr<UpdateRule> fp32_rule(const OptimizerOptions& options) {
+  if (options.optimizer == OptimizerType::sgd) return std::make_unique<SgdRule>(options.sgd_momentum);
+  if (options.optimizer == OptimizerType::lion)
+    return std::make_unique<LionRule>(options.adam_beta1, options.adam_beta2);
+  return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
+}
+
 }  // namespace
 
 std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
@@ -229,10 +240,10 @@ std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
   check_between("adam_beta2", options.adam_beta2, 0, 1);
   check_between("adam_epsilon", options.adam_epsilon, 0, 1);
   check_between("sgd_momentum", options.sgd_momentum, 0, 1);
-  if (options.optimizer == OptimizerType::sgd) return std::make_unique<SgdRule>(options.sgd_momentum);
-  if (options.optimizer == OptimizerType::lion)
-    return std::make_unique<LionRule>(options.adam_beta1, options.adam_beta2);
-  return std::make_unique<AdamWRule>(AdamWSettings{options.adam_beta1, options.adam_beta2, options.adam_epsilon});
+  check_state_precision(options);
+  std::unique_ptr<UpdateRule> rule = fp32_rule(options);
+  if (options.precision == StatePrecision{}) return rule;
+  return with_narrow_state(std::move(rule), options.precision.has_blocks());
 }
 
 }  // namespace concord

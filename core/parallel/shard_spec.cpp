@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/base/config_error.h"
 
@@ -90,6 +91,14 @@ std::string numbered(const std::string& name, int64_t number) {
 std::vector<ShardSpec::Piece> pieces_of(const ShardSpec& spec) {
   if (!spec.pieces.empty()) return spec.pieces;
   return {{spec.name, spec.dims[spec.fused_dim].size}};
+}
+
+// Returns the size of the global tensor that |piece| is a part of, along the fused dimension.
+int64_t tensor_size(const ShardSpec& spec, const ShardSpec::Piece& piece) {
+  if (spec.joined) return spec.dims[spec.fused_dim].size;
+  int64_t size = 0;
+  for (const ShardSpec::Piece& each : spec.pieces) size += each.name == piece.name ? each.size : 0;
+  return size;
 }
 
 // Returns the size of one dimension on the rank, including padding.
@@ -252,17 +261,19 @@ std::vector<int64_t> local_shape(const ShardSpec& spec, const ShardPlace& place)
 std::vector<ShardRun> shard_runs(const ShardSpec& spec, const ShardPlace& place) {
   const std::vector<int64_t> shape = local_shape(spec, place);
   std::vector<ShardRun> runs;
-  int64_t local_begin = 0, joined_begin = 0;
+  int64_t local_begin = 0, tensor_begin = 0;
+  std::string before;
   for (const ShardSpec::Piece& piece : pieces_of(spec)) {
+    if (!spec.joined && piece.name != std::exchange(before, piece.name)) tensor_begin = 0;
     std::vector<Extent> dims;
     for (size_t d = 0; d < spec.dims.size(); ++d) dims.push_back(extent_of(spec, place, d, shape[d]));
     if (!spec.pieces.empty()) {
       const Part part =
           part_of(spec, spec.dims[spec.fused_dim].cut, piece.size, place, fmt::format("piece {}", piece.name));
-      const int64_t whole = spec.joined ? spec.dims[spec.fused_dim].size : piece.size;
-      dims[spec.fused_dim] = {whole, joined_begin + part.begin, part.length, shape[spec.fused_dim], local_begin};
+      dims[spec.fused_dim] = {tensor_size(spec, piece), tensor_begin + part.begin, part.length, shape[spec.fused_dim],
+                              local_begin};
       local_begin += part.length;
-      if (spec.joined) joined_begin += piece.size;
+      tensor_begin += piece.size;
     }
     const std::string& tensor = spec.joined ? spec.name : piece.name;
     if (spec.stacked) {

@@ -4,7 +4,8 @@
 // A parameter is one tensor on a rank. Globally it represents one or more tensors with their own names, as in HF files:
 //   a plain weight      one tensor
 //   fused pieces        q, k, v or gate, up concatenated along |fused_dim|; a split there splits each piece separately.
-//                       If they are |joined| they are one tensor globally too
+//                       If they are |joined| they are one tensor globally too; consecutive pieces of the same name are
+//                       consecutive parts of one tensor
 //   stacked             dims[0] is an index of tensors: expert 7 of a stack is the tensor with "7" for "{}" in its name
 // Every element of every rank thus has a global address (tensor name, row-major index within that tensor), which does
 // not depend on the layout. Pure values; threads: any.

@@ -61,12 +61,16 @@ std::vector<std::optional<Address>> addresses(const ShardSpec& spec, const Shard
         for (const auto& piece : spec.pieces) {
           if (index[d] < piece.size / parts) {
             if (!spec.joined) name = piece.name;
-            if (!spec.joined) sizes.back() = piece.size;
-            index[d] += mine * (piece.size / parts) + (spec.joined ? before : 0);
+            if (!spec.joined) sizes.back() = 0;
+            for (const auto& each : spec.pieces)
+              sizes.back() += !spec.joined && each.name == piece.name ? each.size : 0;
+            for (const auto* each = &piece; each != spec.pieces.data(); --each) {
+              before += spec.joined || each[-1].name == piece.name ? each[-1].size : 0;
+            }
+            index[d] += mine * (piece.size / parts) + before;
             break;
           }
           index[d] -= piece.size / parts;
-          before += piece.size;
         }
       } else {
         index[d] += mine * (std::max(dim.size, dim.padded) / parts);
@@ -121,6 +125,14 @@ TEST(ShardRuns, OfJoinedPiecesAreInOneTensor) {
                                                      ShardRun{"w", 24, 8, 56, 8, 8}));
 }
 
+TEST(ShardRuns, OfConsecutivePiecesOfOneNameAreInOneTensor) {
+  ShardSpec projections = column(24, 4);
+  projections.pieces = {{"qk", 8}, {"qk", 8}, {"z", 8}};
+  EXPECT_THAT(shard_runs(projections, at(2, 1)),
+              ElementsAre(ShardRun{"qk", 0, 16, 16, 16, 16}, ShardRun{"qk", 16, 16, 48, 16, 16},
+                          ShardRun{"z", 32, 16, 16, 16, 16}));
+}
+
 TEST(ShardRuns, OfAStackAreNumbered) {
   const ShardSpec experts{.name = "experts.{}.down", .dims = {{4, ShardAxis::ep}, {6, {}}, {8, kTp}}, .stacked = true};
   EXPECT_THAT(shard_runs(experts, at(2, 1, 2, 1)),
@@ -161,6 +173,7 @@ TEST(ShardRuns, AreTheDefinitionForRandomParameters) {
       spec.pieces = {{"a{}", unit * pick(1, 2)}, {"b{}", unit * pick(1, 3)}, {"c{}", unit}};
       fused.size = spec.pieces[0].size + spec.pieces[1].size + spec.pieces[2].size;
       spec.joined = pick(0, 1) == 1;
+      if (pick(0, 1) == 1) spec.pieces[1].name = spec.pieces[pick(0, 1) == 1 ? 0 : 2].name;
     }
     for (int64_t t = 0; t < tp; ++t) {
       for (int64_t e = 0; e < ep; ++e) {

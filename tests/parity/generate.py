@@ -24,7 +24,7 @@ from pathlib import Path
 import preloaded
 
 sys.path.insert(0, str(Path(__file__).parent))
-from random_models import FAMILIES, draw_config, make_model, rope_name, torch, transformers  # exits with 77 if missing
+from random_models import FAMILIES, LINEAR, draw_config, make_model, rope_name, torch, transformers  # exits with 77 if missing
 
 TOKENS = 50
 # Logits of these models are sums of at most 200 products in each of at most 14 layers of sums, of magnitude up to 10:
@@ -72,9 +72,10 @@ def run_case(program, seed, folder):
     family, settings = draw_config(draw, seed)
     settings["max_position_embeddings"] = 80
     settings["num_hidden_layers"] = 2
+    settings |= {key: (2 * settings[key])[-2:] for key in ("layer_types", "mlp_layer_types") if key in settings}
     if family in (*LAID_OUT, "qwen3"):
         settings |= {"num_key_value_heads": 2, "num_attention_heads": 4, "hidden_size": 32}
-    if family == "qwen3_next":
+    if family in LINEAR:
         settings |= {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "layer_types": ["linear_attention", "full_attention"]}
     model = make_model(family, settings, seed).float().eval()
     prompts = [[draw.randrange(settings["vocab_size"]) for _ in range(length)] for length in (3, 17, 8)]

@@ -36,6 +36,9 @@ SETTINGS = {
 MODELS = {"with a latent of queries": {},
           "without": {"q_lora_rank": None, "attention_bias": True, "rope_interleave": False, "v_head_dim": 14,
                       "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0}}}
+# DeepSeek V3's keys with the choices of Kimi K2's published file.
+KIMI = {"n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.827,
+        "rope_parameters": SETTINGS["rope_parameters"] | {"factor": 32.0, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0}}
 EP = ["--expert_model_parallel_size", "2"]
 TP = ["--tensor_model_parallel_size", "2"]
 LAYOUTS = {
@@ -64,13 +67,15 @@ def probe(program, model, folder, *more):
     return load_file(str(folder / "dump.safetensors"))
 
 
-def compare_layouts(program, name, family, settings, layouts, tokens, folder):
+def compare_layouts(program, name, family, settings, layouts, tokens, folder, model_type=None):
     model = make_model(family, settings, 3)
     torch.manual_seed(5)
     ids = torch.randint(0, settings["vocab_size"], (2, tokens))
     labels = torch.where(torch.rand(ids.shape) < 0.2, torch.full_like(ids, -100), ids)
     expected = reference(model, ids, labels)
     model.float().save_pretrained(folder / "model")
+    config = json.loads((folder / "model" / "config.json").read_text())
+    (folder / "model" / "config.json").write_text(json.dumps(config | {"model_type": model_type or family}))
     save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
     worst = {"logits": 0.0, "gradient": 0.0, "between": 0.0}
     first = None
@@ -306,6 +311,8 @@ def main():
     for name, more in MODELS.items():
         with tempfile.TemporaryDirectory() as folder:
             compare_layouts(arguments.program, name, "deepseek_v3", SETTINGS | more, LAYOUTS, 24, Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        compare_layouts(arguments.program, "Kimi K2", "deepseek_v3", SETTINGS | KIMI, LAYOUTS, 24, Path(folder), "kimi_k2")
     for tied in (False, True):
         with tempfile.TemporaryDirectory() as folder:
             compare_further(arguments.program, tied, Path(folder))

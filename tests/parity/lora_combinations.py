@@ -1,6 +1,6 @@
 """Adapters together with other settings: lora_combinations.py PROGRAM [--only NAME]
 
-Linear attention (the gated delta nets of Qwen3-Next), the experts of GPT-OSS, frozen matrices, Muon and the EMA are compared with peft and
+Linear attention (the gated delta nets of Qwen3-Next and Qwen 3.5), the experts of GPT-OSS, frozen matrices, Muon and the EMA are compared with peft and
 torch's optimizers. MTP layers, which peft does not have, are compared with the dense model: with dW the gradient of
 W + s B A, that of A is s B^T dW and that of B is s dW A^T. Exit code 77: peft is missing, nothing was compared.
 """
@@ -41,22 +41,29 @@ def largest_share(found, wanted):
 
 
 def compare_linear_attention(program, folder):
+    projections = {"qwen3_next": "in_proj_qkvz,in_proj_ba", "qwen3_5_moe_text": "in_proj_qkv,in_proj_z,in_proj_b,in_proj_a"}
+    for family, names in projections.items():
+        (folder / family).mkdir()
+        compare_projections(program, folder / family, family, names)
+
+
+def compare_projections(program, folder, family, projections):
     base = folder / "model"
-    make_model("qwen3_next", linear_attention.SETTINGS, 7).float().save_pretrained(base)
+    make_model(family, linear_attention.SETTINGS, 7).float().save_pretrained(base)
     torch.manual_seed(3)
     ids = torch.randint(0, linear_attention.SETTINGS["vocab_size"], (STEPS, 8, 72))
     data, batch = folder / "data.safetensors", folder / "batch.safetensors"
     save_file({"input_ids": ids, "labels": ids.clone()}, str(data))
     save_file({"input_ids": ids[0].clone(), "labels": ids[0].clone()}, str(batch))
     for name, words in {"": ["--lora_rank", 4], "DoRA ": ["--lora_rank", 2, "--use_dora"]}.items():
-        words = [*words, "--lora_target", "in_proj_qkvz,in_proj_ba,out_proj,q_proj,o_proj,shared_expert_gate"]
+        words = [*words, "--lora_target", f"{projections},out_proj,q_proj,o_proj,shared_expert_gate"]
         train(program, data, folder / f"{name}start", *words, "--max_steps", 3, model=base)
         start, lr = folder / f"{name}start/model", 2e-3
         wanted = losses_of(load(start, trainable=True, model=base), load_file(str(data)), lr)
         for layout in ("one", "tp 2, sequence parallel", "cp 2", "ep 2, ZeRO"):
             found = train(program, data, folder / f"{name}{layout}", "--adapter_name_or_path", start, "--learning_rate", lr,
                           *(EXPERT_LAYOUTS | LAYOUTS)[layout], model=base)
-            compare_losses(f"{name}linear attention, {layout}", found, wanted)
+            compare_losses(f"{name}linear attention of {family}, {layout}", found, wanted)
         compare_logits(program, folder / f"{name}cp 2/model", batch, folder, base)
     compare_merged(program, folder / "one/model", torch.float32, folder / "merge", base)
 

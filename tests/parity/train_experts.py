@@ -25,6 +25,7 @@ STEPS, BATCH, MICRO, LENGTH = 20, 8, 2, 32
 LR, MIN_LR, WARMUP, BETAS, EPS, DECAY, CLIP, AUX = 1e-3, 1e-4, 5, (0.9, 0.95), 1e-8, 0.1, 1.0, 0.02
 # Bounds for float32 in 20 steps, ten times the measured differences; relative to the reference for norms and weights.
 LOSS, NORM, WEIGHT = 7e-6, 3e-6, 1e-6
+LOADED = 1e-4  # bound for logits, after weights that differ by WEIGHT
 LAYOUTS = {
     "dp 4, ep 2, distributed optimizer": (4, ["expert_model_parallel_size: 2", "use_distributed_optimizer: true"]),
     "tp 2, dp 2, ep 4": (4, ["tensor_model_parallel_size: 2", "sequence_parallel: true",
@@ -114,7 +115,19 @@ def run_here(program, folder, model, world, words):
     done = preloaded.run(command)
     if done.returncode != 0:
         raise AssertionError(f"{' '.join(command)}\n{done.stderr}")
-    return [(line["loss"], line["grad_norm"]) for line in metrics_of(folder)], load_file(folder / "out" / "model" / "model.safetensors")
+    weights = load_file(folder / "out" / "model" / "model.safetensors")
+    return [(line["loss"], line["grad_norm"]) for line in metrics_of(folder)], weights
+
+
+def check_loads(folder, model, ids):
+    """transformers loads the saved folder with all of its tensors, and computes what |model| does."""
+    found, info = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                                    output_loading_info=True)
+    wrong = {key: info[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys") if info[key]}
+    assert not wrong and type(found) is type(model), f"{model.config.model_type}: {wrong}, {type(found)}"
+    with torch.no_grad():
+        worst = (found(input_ids=ids).logits - model(input_ids=ids).logits).abs().max().item()
+    assert worst <= LOADED, f"{model.config.model_type}: logits of the saved folder differ by {worst:.3g}"
 
 
 def compare(name, steps, weights, wanted_steps, wanted_weights):
@@ -159,6 +172,7 @@ def compare_all(program, source, aux, layouts):
         for layout, (world, words) in layouts.items():
             compare(f"{model.config.model_type}, {layout}", *train_here(program, folder, source, aux, world, words),
                     wanted_steps, wanted_weights)
+        check_loads(folder / "out" / "model", model, ids[:2])
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 // Data parallelism and the optimizer in real processes: which gradients are reduced, when, and where.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 
@@ -13,6 +15,7 @@
 #include "core/checkpoint/write/save_job.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "core/mesh/agreement.h"
+#include "core/ops/derivative.h"
 #include "core/optim/optimizer.h"
 #include "tests/processes/groups/group_job.h"
 #include "tests/processes/small_network.h"
@@ -218,6 +221,23 @@ TEST(DataParallel, SixteenBitGradientsAreMovedFromAutograd) {
       const std::string name = network.parameters()[p]->spec.name;
       expect_close(grad_of(ddp, name), wanted_grad(p, 2, 1), 0.05, name);
     }
+  });
+}
+
+// An operator may sum the gradient of a 16-bit parameter in fp32; 1 + 2^-12 is not a 16-bit number.
+TEST(DataParallel, Fp32GradientsOfSixteenBitParametersAreNotRounded) {
+  expect_job(1, {}, [](ParallelContext& job) {
+    SmallNetwork network(at::kBFloat16);
+    DistributedDataParallel ddp({network.parameters()}, job, {});
+    const at::Tensor norm = network.parameters()[2]->value;
+    const at::Tensor wide = at::full(norm.sizes(), 1 + 1.0 / 4096, at::kFloat);
+    ddp.begin_step(2);
+    for (int i = 0; i < 2; ++i) {
+      const auto run = [&] { return ops::Forward{norm.sum(), {}}; };
+      ops::differentiable("sum", {norm}, run, [wide](const ops::Backward&) { return ops::Tensors{wide}; }).backward();
+    }
+    ddp.flush_grads();
+    EXPECT_TRUE(at::equal(grad_of(ddp, "norm"), wide + wide));
   });
 }
 

@@ -27,13 +27,13 @@ class SmallNetwork {
  public:
   static constexpr int64_t kWidth = 24;
 
-  explicit SmallNetwork(at::ScalarType type = at::kFloat) : type_(type) {
+  explicit SmallNetwork(at::ScalarType type = at::kFloat, int64_t width = kWidth) : type_(type), width_(width) {
     parameters_.reserve(4);
-    parameters_.push_back(parameter_of("w1", sample({kWidth, kWidth}, 1, type)));
+    parameters_.push_back(parameter_of("w1", sample({width, width}, 1, type)));
     parameters_.back().uses = 2;
-    parameters_.push_back(parameter_of("b1", sample({kWidth}, 2, type)));
-    parameters_.push_back(parameter_of("norm", at::ones({kWidth}, type)));
-    parameters_.push_back(parameter_of("w2", sample({3, kWidth}, 3, type)));
+    parameters_.push_back(parameter_of("b1", sample({width}, 2, type)));
+    parameters_.push_back(parameter_of("norm", at::ones({width}, type)));
+    parameters_.push_back(parameter_of("w2", sample({3, width}, 3, type)));
   }
 
   std::vector<Parameter*> parameters() {
@@ -49,7 +49,7 @@ class SmallNetwork {
   // Returns the sum over the rows of sample(seed).
   at::Tensor loss(uint64_t seed, int64_t rows = 5) {
     Parameter &w1 = parameters_[0], &b1 = parameters_[1], &norm = parameters_[2], &w2 = parameters_[3];
-    const at::Tensor x = sample({rows, kWidth}, seed, type_);
+    const at::Tensor x = sample({rows, width_}, seed, type_);
     const at::Tensor once = concord::linear(x, w1.used(), {}, w1.grad_sink());
     const at::Tensor twice = concord::linear(once, w1.used(), b1.used(), w1.grad_sink());
     const at::Tensor y = concord::linear(rms_norm(twice, norm.used(), 1e-6), w2.used(), {}, w2.grad_sink());
@@ -58,6 +58,7 @@ class SmallNetwork {
 
  private:
   at::ScalarType type_;
+  int64_t width_;
   std::vector<Parameter> parameters_;
 };
 

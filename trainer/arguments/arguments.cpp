@@ -230,7 +230,7 @@ bool takes_list(const std::string& name) {
   const Argument* argument = find_argument(name);
   if (argument == nullptr) {
     const ForeignSetting* foreign = find_foreign(name);
-    return foreign != nullptr && foreign->takes_list;
+    return foreign != nullptr && takes_list(*foreign);
   }
   return std::holds_alternative<ArgumentField<std::vector<std::string>>>(argument->member) ||
          std::holds_alternative<EnumField<std::vector<std::string>>>(argument->member);
@@ -388,6 +388,10 @@ CommandLine parse_command_line(std::span<const std::string> args, const ParseOpt
   reading.problems.throw_if_any(kErrors);
   line.given = reading.given;
   line.notes = reading.notes();
+  const LrArguments& lr = line.arguments.lr;
+  if (lr.lr_scheduler_type == "constant" && (lr.warmup_steps > 0 || lr.warmup_ratio > 0 || lr.warmup_samples > 0)) {
+    line.notes.push_back("lr_scheduler_type: constant begins with the warm-up, as in Megatron and ROLL; HF ignores it");
+  }
   if (parse_options.extra != nullptr) line.arguments.extra = parse_options.extra->yaml();
   return line;
 }

@@ -192,7 +192,7 @@ TEST(Arguments, UnknownNamesComeWithTheNearestKnownOneOrTheList) {
 }
 
 TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNothing) {
-  EXPECT_THAT(yaml_error("use_megatron_fsdp: true"), HasSubstr("use_megatron_fsdp is 'true'"));
+  EXPECT_THAT(yaml_error("use_mup: true"), HasSubstr("use_mup is 'true'"));
   EXPECT_EQ(from_yaml("expert_model_parallel_size: 2").job.expert_model_parallel_size, 2);
   EXPECT_EQ(from_yaml("parallelism.expert_parallel_degree: 4").job.expert_model_parallel_size, 4);
   EXPECT_EQ(from_yaml("expert_tensor_parallel_size: null").job.expert_tensor_parallel_size, 0);
@@ -202,11 +202,10 @@ TEST(Arguments, FeaturesThatAreNotThereAreRefusedByNameAndTakenWhereTheyAskForNo
   EXPECT_EQ(from_yaml("moe_expert_capacity_factor: null").model_options.moe.expert_capacity_factor, 0);
   EXPECT_THAT(yaml_error("moe_token_drop_policy: random"), HasSubstr("position"));
   EXPECT_TRUE(from_yaml("moe_pad_expert_input_to_capacity: true").model_options.moe.pad_expert_input_to_capacity);
-  EXPECT_THAT(yaml_error("fp8_margin: 1"), HasSubstr("of 8-bit formats, fp8, fp8_recipe"));
+  EXPECT_THAT(yaml_error("fp8_margin: 1"), HasSubstr("choose from fp8, fp8_recipe"));
   EXPECT_EQ(from_yaml("additional_configs: {seed: 3}").job.seed, 3u) << "a section of ROLL's";
   EXPECT_THAT(yaml_error("additional_configs: {a: 1}"), HasSubstr("unknown argument 'a'"));
-  from_yaml(
-      "expert_model_parallel_size: 1\nuse_megatron_fsdp: false\nfp8: null\nadditional_configs: {}\nckpt_format:\n");
+  from_yaml("expert_model_parallel_size: 1\nmock_data: false\nfp8: null\nadditional_configs: {}\nckpt_format:\n");
 }
 
 TEST(Arguments, ValuesOfTheWrongTypeAreRefusedWithWhatIsExpected) {

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "core/base/quoted.h"
+#include "core/optim/state_precision.h"
 #include "core/schedule/step_schedule.h"
 
 namespace concord {
@@ -189,6 +190,7 @@ void check_arguments(const TrainingArguments& given, int64_t world) {
   check_finetune(a, &problems);
   check_data_parallelism(a, &problems);
   check_recovery(a, &problems);
+  problems.collect([&] { check_state_precision(a.optimizer); });
   check_layout(a, world, &problems);
   problems.throw_if_any("configuration errors");
 }

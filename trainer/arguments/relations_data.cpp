@@ -25,12 +25,12 @@ void check_sources(const TrainingArguments& a, Problems* problems) {
   exclude(!a.data.path.empty(), !a.data.blend.empty(), "train_data and train_data_blend");
   exclude(!a.dataset.name.empty(), !a.data.path.empty() || !a.data.blend.empty(),
           "dataset and train_data (or a blend)");
-  exclude(!a.dataset.name.empty(), !a.data.split.empty(), "dataset and split");
+  exclude(!a.dataset.eval_name.empty(), evaluation.is_given(), "eval_dataset and eval_data (or eval_datasets)");
   exclude(!evaluation.data.empty(), !evaluation.blend.empty(), "eval_data and eval_data_blend");
   exclude(!evaluation.data.empty() || !evaluation.blend.empty(), !evaluation.sets.empty(),
           "eval_data (or eval_data_blend) and eval_datasets");
   exclude(!evaluation.test_data.empty(), !evaluation.test_blend.empty(), "test_data and test_data_blend");
-  exclude(!a.data.split.empty(), evaluation.is_given() || evaluation.has_test(),
+  exclude(!a.data.split.empty(), evaluation.is_given() || evaluation.has_test() || !a.dataset.eval_name.empty(),
           "split and validation or test data of their own");
   problems->collect([&] { parse_split(a.data.split.empty() ? std::vector<std::string>{"1"} : a.data.split); });
   for (const auto* blend : {&a.data.blend, &evaluation.blend, &evaluation.test_blend}) {

@@ -32,6 +32,9 @@ void check_finetuning(const TrainingArguments& a, Problems* problems) {
   }
   FinetuningArguments plain;
   plain.type = given.type;
+  plain.trainable_layers = given.trainable_layers;  // of finetuning_type freeze
+  plain.trainable_modules = given.trainable_modules;
+  plain.extra_modules = given.extra_modules;
   if (given == plain) return;
   problems->add(fmt::format(
       "settings of an adapter are given (lora_*, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern, "

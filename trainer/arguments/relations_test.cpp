@@ -267,8 +267,14 @@ TEST(ArgumentRelations, ADataSetStandsForTheTrainingData) {
   a.data.path.clear();
   EXPECT_EQ(relation_error(a, 1), "no error");
   a.data.split = {"9", "1", "0"};
-  EXPECT_THAT(relation_error(a, 1), HasSubstr("dataset and split"));
+  EXPECT_EQ(relation_error(a, 1), "no error") << "val_size";
+  a.dataset.eval_name = "b";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("split and validation or test data"));
   a.data.split.clear();
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.evaluation.data = "b.jsonl";
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("eval_dataset and eval_data"));
+  a.evaluation.data.clear();
   a.dataset.name = "a,b";
   EXPECT_EQ(relation_error(a, 1), "no error");
 }

@@ -37,7 +37,7 @@ void resolve_batch(int64_t world, TrainingArguments* a) {
 
 bool evaluates(const TrainingArguments& a) {
   if (a.has_datasets) return true;  // unless the program provides none, see plan_training
-  if (a.data.split.empty()) return a.evaluation.is_given();
+  if (a.data.split.empty()) return a.evaluation.is_given() || !a.dataset.eval_name.empty();
   try {
     return parse_split(a.data.split)[static_cast<size_t>(DataPart::valid)].has_value();
   } catch (const ConfigError&) {

@@ -21,10 +21,12 @@
 
 namespace concord {
 
-// A data set of LLaMA-Factory's, instead of a path (trainer/data/text/dataset_info.h).
+// A data set of LLaMA-Factory's, instead of a path (trainer/data/text/dataset_info.h), and the field of other records.
 struct DatasetArguments {
-  std::string name;  // dataset; empty: none
+  std::string name;       // dataset; empty: none
+  std::string eval_name;  // eval_dataset; empty: none
   std::string dir = "data";
+  std::string text_field = "text";  // dataset_text_field, of files that are given by their paths
   bool operator==(const DatasetArguments&) const = default;
 };
 

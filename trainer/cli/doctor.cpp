@@ -15,11 +15,12 @@
 #include <thread>
 
 #include "core/base/bytes_text.h"
+#include "core/base/quoted.h"
 #include "platform/abi/doctor.h"
+#include "platform/base/python_path.hpp"
 #include "platform/loader/dynamic_library.h"
 #include "platform/loader/search_path.h"
 #include "trainer/cli/platforms.h"
-#include "trainer/cli/shell_command.h"
 #include "trainer/program_path.h"
 
 namespace concord {
@@ -98,9 +99,12 @@ Finding judge_open_files() {
   return {Kind::problem, "open files", found, "large jobs need more; run ulimit -n 65536"};
 }
 
+// No module or sitecustomize.py of the working folder is run.
 bool imports(const std::string& python, const std::string& module) {
-  const std::string command = shell_command({python, "-c", "import " + module}) + " >/dev/null 2>&1";
-  return std::system(command.c_str()) == 0;
+  const char* const path = std::getenv("PYTHONPATH");
+  const std::string command = shell_command({"env", "PYTHONPATH=" + absolute_python_path(path != nullptr ? path : ""),
+                                             python, "-c", "import sys; sys.path[:1] = []; import " + module});
+  return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
 }
 
 constexpr const char* mark(Kind kind) { return kind == Kind::fine ? "ok  " : kind == Kind::note ? "note" : "BAD "; }

@@ -1,7 +1,6 @@
 #include "trainer/cli/rank_command.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -11,13 +10,13 @@
 
 #include "core/base/config_error.h"
 #include "core/base/parse_json.h"
+#include "core/base/quoted.h"
 #include "core/launch/job/restart_policy.h"
 #include "core/launch/launcher.h"
 #include "core/mesh/job_environment.h"
 #include "trainer/arguments/table.h"
 #include "trainer/checkpoint/output_folder.h"
 #include "trainer/cli/print_error.h"
-#include "trainer/cli/shell_command.h"
 #include "trainer/report/files.h"
 
 namespace concord {

@@ -132,7 +132,7 @@ int64_t trained_parameters(const TrainingPlan& plan) {
 std::string trained_text(const TrainingPlan& plan) {
   const int64_t all = parameter_count(plan.config), trained = trained_parameters(plan);
   if (!plan.adapter && !plan.config.unused_tensors.empty()) {
-    return fmt::format("all weights; tensors of its files that begin with {} are neither used nor saved",
+    return fmt::format("all weights; tensors of its files that begin with {} are not trained",
                        fmt::join(plan.config.unused_tensors, " or "));
   }
   if (!plan.adapter && trained == all) return "all weights";

@@ -55,16 +55,19 @@ struct FileBlock {
   }
 };
 
-// Prefix of the text model's names in the files of a multimodal model.
-constexpr std::string_view kTextPart = "language_model.";
-
 std::string without_part(const std::string& name) {
-  return name.starts_with(kTextPart) ? name.substr(kTextPart.size()) : name;
+  for (const TextPart& part : kTextParts) {
+    if (name.starts_with(part.there)) return std::string(part.here) + name.substr(part.there.size());
+  }
+  return name;
 }
 
 const Weights::Tensor* find_named(const Weights& weights, const std::string& name) {
   const Weights::Tensor* found = weights.find(name);
-  return found != nullptr ? found : weights.find(std::string(kTextPart) + name);
+  for (const TextPart& part : kTextParts) {
+    if (found == nullptr) found = weights.find(part.in_files(name));
+  }
+  return found;
 }
 
 bool is_expendable(const std::string& name, const HfLoadOptions& options) {

@@ -8,18 +8,29 @@
 #include <string>
 #include <vector>
 
+#include "core/parallel/parameter.h"
 #include "core/parallel/shard_spec.h"
 
 namespace concord {
 
 struct OptimizerState {
   struct Entry {
-    std::string key;  // "exp_avg", "exp_avg_sq", "momentum", "momentum_buffer", "main" (fp32 weights) or "ema"
+    // "exp_avg", "exp_avg_sq", "momentum", "momentum_buffer", "main" (fp32 weights) or "ema"; the scales of codes
+    // have kScaleKey appended (core/base/code_map.h).
+    std::string key;
     std::vector<ShardRun> runs;  // tensor, global indices; |local| is relative to |values|
-    at::Tensor values;           // fp32, on the host, flat
+    at::Tensor values;           // flat; in Optimizer::state() fp32 on the host
   };
   int64_t steps = 0;
   std::vector<Entry> entries;
+};
+
+// A tensor of the state of a stage, over all ranks.
+struct StateTensor {
+  std::string key;
+  const Parameter* parameter;
+  c10::ScalarType type;    // in which it is kept and saved; kByte: codes, whose scales are another tensor
+  bool is_scales = false;  // one element per block of the parameter's tensors
 };
 
 // A source of optimizer state by global address: the states of other ranks (StateIndex), or the files of a checkpoint.
@@ -28,8 +39,10 @@ class StateSource {
   virtual ~StateSource() = default;
   virtual int64_t steps() const = 0;
   // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements are unchanged. Throws
-  // ConfigError with the tensor if values are missing.
+  // ConfigError with the tensor if values are missing. If |values| are uint8 they become the codes.
   virtual void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const = 0;
+  // Whether it has codes of |key| for |tensor|, and their scales.
+  virtual bool has_codes(const std::string& /*key*/, const std::string& /*tensor*/) const { return false; }
 };
 
 }  // namespace concord

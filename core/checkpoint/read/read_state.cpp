@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <optional>
 
 #include "core/base/threads.h"
@@ -48,13 +47,22 @@ class Worker {
     const at::Tensor values = target.values.narrow(0, piece.begin, count);
     const std::vector<ShardRun> runs =
         count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
-    if (values.device().is_cpu()) return source_.read(target.key, runs, values);
+    const auto type = values.scalar_type();
+    const auto read_as = type == at::kByte ? at::kByte : at::kFloat;  // codes are read as such
+    if (values.device().is_cpu()) {
+      const at::Tensor wide = values.to(read_as);  // itself, if it is
+      source_.read(target.key, runs, wide);
+      if (type != read_as) values.copy_(wide);
+      return;
+    }
     if (!stream_) stream_.emplace(device_);
     if (!buffer_) buffer_.emplace(device_.platform(), most_ * static_cast<int64_t>(sizeof(float)));
-    const auto bytes = count * static_cast<int64_t>(sizeof(float));
-    std::memset(buffer_->data(), 0, static_cast<size_t>(bytes));
-    source_.read(target.key, runs, at::from_blob(buffer_->data(), {count}, at::TensorOptions(at::kFloat)));
-    copy(*stream_, values.data_ptr(), buffer_->data(), bytes, CopyKind::kHostToDevice);
+    const at::Tensor wide = at::from_blob(buffer_->data(), {count}, at::TensorOptions(read_as)).zero_();
+    source_.read(target.key, runs, wide);
+    if (type != read_as) {
+      at::from_blob(buffer_->data(), {count}, values.options().device(at::kCPU)).copy_(wide.to(type));
+    }
+    copy(*stream_, values.data_ptr(), buffer_->data(), static_cast<int64_t>(values.nbytes()), CopyKind::kHostToDevice);
     stream_->synchronize();
   }
 
@@ -98,9 +106,9 @@ std::exception_ptr read_state_shared(const StateSource& source, const std::vecto
     for (const ReadShard& piece : pieces) {
       const StateTarget& target = targets[piece.tensor];
       const int64_t count = piece.end - piece.begin;
-      std::memset(share + piece.at, 0, static_cast<size_t>(count) * sizeof(float));
+      const auto type = target.values.scalar_type();
       own.push_back({target.key, cut_runs(target.runs, piece.begin, piece.end),
-                     at::from_blob(share + piece.at, {count}, at::TensorOptions(at::kFloat))});
+                     at::from_blob(share + piece.at, {count}, at::TensorOptions(type)).zero_()});
     }
     read_state(source, own, device);
   });

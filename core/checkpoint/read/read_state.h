@@ -16,7 +16,7 @@ namespace concord {
 struct StateTarget {
   std::string key;
   std::vector<ShardRun> runs;  // |local| is relative to |values|
-  at::Tensor values;           // flat fp32, on the host or on |device|
+  at::Tensor values;           // flat, on the host or on |device|; bf16: values are rounded; uint8: codes
 };
 
 inline constexpr int64_t kStatePieceElements = 4 << 20;

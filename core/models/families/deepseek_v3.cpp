@@ -1,5 +1,5 @@
-// DeepSeek V3, R1 and Moonlight: latent attention, experts by read_deepseek_experts. As in transformers, MTP layers in
-// the files are not used by default.
+// DeepSeek V3, R1, Moonlight and Kimi K2: latent attention, experts by read_deepseek_experts. As in transformers, MTP
+// layers in the files are not used by default.
 #include <fmt/core.h>
 
 #include <cmath>
@@ -11,14 +11,14 @@ namespace {
 
 constexpr IntegerRange kSizes{1, int64_t{1} << 24};
 
-void read_latents(const ConfigReader& read, ModelConfig& model) {
+void read_latents(const ConfigReader& read, ModelConfig& model, const LatentConfig& defaults) {
   LatentConfig& latent = model.latent;
   const bool has_query_latent = read.has("q_lora_rank") || !read.names("q_lora_rank");  // null: it has none
-  latent.q_lora_rank = has_query_latent ? read.integer("q_lora_rank", kSizes, 1536) : 0;
-  latent.kv_lora_rank = read.integer("kv_lora_rank", kSizes, 512);
-  latent.qk_nope_head_dim = read.integer("qk_nope_head_dim", kSizes, 128);
-  latent.qk_rope_head_dim = read.integer("qk_rope_head_dim", kSizes, 64);
-  latent.v_head_dim = read.integer("v_head_dim", kSizes, 128);
+  latent.q_lora_rank = has_query_latent ? read.integer("q_lora_rank", kSizes, defaults.q_lora_rank) : 0;
+  latent.kv_lora_rank = read.integer("kv_lora_rank", kSizes, defaults.kv_lora_rank);
+  latent.qk_nope_head_dim = read.integer("qk_nope_head_dim", kSizes, defaults.qk_nope_head_dim);
+  latent.qk_rope_head_dim = read.integer("qk_rope_head_dim", kSizes, defaults.qk_rope_head_dim);
+  latent.v_head_dim = read.integer("v_head_dim", kSizes, defaults.v_head_dim);
   latent.bias = read.flag("attention_bias", false);
   model.output_bias = latent.bias;
   model.head_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim;
@@ -47,10 +47,20 @@ double scale_of_scores(const ConfigReader& read, const ModelConfig& model) {
   return plain * scale * scale;
 }
 
-void describe_deepseek_v3(const ConfigReader& read, ModelConfig& model) {
-  read_latents(read, model);
+}  // namespace
+
+void read_latent_attention(const ConfigReader& read, ModelConfig& model, const LatentConfig& defaults) {
+  read_latents(read, model, defaults);
   model.interleaved_rope = read.flag("rope_interleave", true);
   model.attention_multiplier = scale_of_scores(read, model);
+}
+
+namespace {
+
+void describe_deepseek_v3(const ConfigReader& read, ModelConfig& model) {
+  read_latent_attention(
+      read, model,
+      {.q_lora_rank = 1536, .kv_lora_rank = 512, .qk_nope_head_dim = 128, .qk_rope_head_dim = 64, .v_head_dim = 128});
   read_deepseek_experts(read, model,
                         {.counts = {.num_experts = 256, .num_experts_per_tok = 8, .moe_intermediate_size = 2048},
                          .n_group = 8,
@@ -63,5 +73,9 @@ void describe_deepseek_v3(const ConfigReader& read, ModelConfig& model) {
 
 extern const Family kDeepseekV3;
 const Family kDeepseekV3{"deepseek_v3", "DeepseekV3ForCausalLM", 0, 64, &describe_deepseek_v3};
+
+// Kimi K2 is DeepSeek V3 with other sizes; transformers reads it as that once its model_type is changed.
+extern const Family kKimiK2;
+const Family kKimiK2{"kimi_k2", "DeepseekV3ForCausalLM", 0, 64, &describe_deepseek_v3};
 
 }  // namespace concord

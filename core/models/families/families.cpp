@@ -7,29 +7,41 @@
 namespace concord {
 
 extern const Family kDeepseekV3;
+extern const Family kErnie45;
+extern const Family kErnie45Moe;
 extern const Family kGemma2;
 extern const Family kGemma3Text;
 extern const Family kGlm4;
 extern const Family kGlm4Moe;
+extern const Family kGlm4MoeLite;
 extern const Family kGptOss;
 extern const Family kGranite;
+extern const Family kHunyuanV1Dense;
+extern const Family kKimiK2;
 extern const Family kLlama;
+extern const Family kMiniMaxM2;
+extern const Family kMinistral3;
 extern const Family kMistral;
 extern const Family kMixtral;
 extern const Family kOlmo2;
+extern const Family kOlmo3;
 extern const Family kPhi3;
 extern const Family kQwen2;
 extern const Family kQwen2Moe;
 extern const Family kQwen3;
+extern const Family kQwen35Moe;
+extern const Family kQwen35;
 extern const Family kQwen3Moe;
 extern const Family kQwen3Next;
 extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
-  static const std::array families{&kDeepseekV3, &kGemma2,   &kGemma3Text, &kGlm4,    &kGlm4Moe, &kGptOss, &kGranite,
-                                   &kLlama,      &kMistral,  &kMixtral,    &kOlmo2,   &kPhi3,    &kQwen2,  &kQwen2Moe,
-                                   &kQwen3,      &kQwen3Moe, &kQwen3Next,  &kSeedOss, &kSmolLm3};
+  static const std::array families{&kDeepseekV3, &kErnie45,     &kErnie45Moe, &kGemma2,   &kGemma3Text,     &kGlm4,
+                                   &kGlm4Moe,    &kGlm4MoeLite, &kGptOss,     &kGranite,  &kHunyuanV1Dense, &kKimiK2,
+                                   &kLlama,      &kMiniMaxM2,   &kMinistral3, &kMistral,  &kMixtral,        &kOlmo2,
+                                   &kOlmo3,      &kPhi3,        &kQwen2,      &kQwen2Moe, &kQwen3,          &kQwen35Moe,
+                                   &kQwen35,     &kQwen3Moe,    &kQwen3Next,  &kSeedOss,  &kSmolLm3};
   return families;
 }
 
@@ -95,14 +107,15 @@ void read_expert_counts(const ConfigReader& read, ModelConfig& model, const Expe
   ExpertConfig& experts = model.experts;
   // transformers 5 has one name for all; in older files it depends on the family.
   const char* key = "num_local_experts";
-  for (const char* name : {"num_experts", "n_routed_experts"}) {
+  for (const char* name : {"num_experts", "n_routed_experts", "moe_num_experts"}) {
     if (read.has(name)) key = name;
   }
+  const char* const choices = read.has("moe_k") ? "moe_k" : "num_experts_per_tok";
   experts.num_experts = read.integer(key, kExperts, defaults.num_experts);
-  experts.num_experts_per_tok = read.integer("num_experts_per_tok", kExperts, defaults.num_experts_per_tok);
+  experts.num_experts_per_tok = read.integer(choices, kExperts, defaults.num_experts_per_tok);
   if (experts.num_experts_per_tok > experts.num_experts) {
-    read.refuse(fmt::format("num_experts_per_tok {} must be at most {} {}", experts.num_experts_per_tok, key,
-                            experts.num_experts));
+    read.refuse(
+        fmt::format("{} {} must be at most {} {}", choices, experts.num_experts_per_tok, key, experts.num_experts));
   }
   experts.sparse.assign(static_cast<size_t>(model.num_hidden_layers), true);
   experts.output_router_logits = read.flag("output_router_logits", false);

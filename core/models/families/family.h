@@ -26,6 +26,7 @@ struct Family {
   double default_window_rope_theta = 0;      // rope_theta of layers with a window; 0: that of other layers
   const char* activation_key = "hidden_act";
   const char* activation = "silu";  // the only one
+  const char* intermediate_key = "intermediate_size";
   // model_type of a multimodal model whose text_config is of this family; it is read as a text model. Null: none.
   const char* whole_model_type = nullptr;
   const char* whole_architecture = nullptr;
@@ -50,6 +51,9 @@ struct DeepseekDefaults {
   int64_t first_k_dense_replace;
 };
 
+// Reads the config of a text model of |family|, except its model_type. Throws ConfigError as parse_model_config does.
+ModelConfig read_model(const ConfigReader& read, const Family& family);
+
 // Returns all supported families, sorted by name.
 std::span<const Family* const> all_families();
 
@@ -68,6 +72,15 @@ struct GemmaDefaults {
   int64_t pattern;  // every Nth layer has no window
 };
 void read_gemma(const ConfigReader& read, ModelConfig& model, const GemmaDefaults& defaults);
+// Reads what OLMo 2 and later have in common: where norms are.
+void read_olmo(const ConfigReader& read, ModelConfig& model);
+// Reads what both ERNIE 4.5 have in common: the dense model.
+void read_ernie(const ConfigReader& read, ModelConfig& model);
+// Reads the latent attention of DeepSeek V3 and similar models.
+void read_latent_attention(const ConfigReader& read, ModelConfig& model, const LatentConfig& defaults);
+// Sets what Mixtral and MiniMax M2 have in common: names of experts, their size, and weights that are normalized in
+// fp32.
+void read_mixtral_names(ModelConfig& model);
 // Qwen's files with experts: which layers have them (decoder_sparse_step, mlp_only_layers) and their sizes.
 void read_qwen_experts(const ConfigReader& read, ModelConfig& model, const ExpertDefaults& defaults);
 // Reads the number of experts and the loss that balances them, common to all families with experts.

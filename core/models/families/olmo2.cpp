@@ -2,9 +2,8 @@
 #include "core/models/families/family.h"
 
 namespace concord {
-namespace {
 
-void describe_olmo2(const ConfigReader& read, ModelConfig& model) {
+void read_olmo(const ConfigReader& read, ModelConfig& model) {
   read_attention_bias(read, model);
   model.rms_norm_eps = read.positive("rms_norm_eps", 1e-5);
   model.qk_norm_all_heads = true;
@@ -14,9 +13,7 @@ void describe_olmo2(const ConfigReader& read, ModelConfig& model) {
                  .after_mlp = "post_feedforward_layernorm"};
 }
 
-}  // namespace
-
 extern const Family kOlmo2;
-const Family kOlmo2{"olmo2", "Olmo2ForCausalLM", 0, 0, &describe_olmo2};
+const Family kOlmo2{"olmo2", "Olmo2ForCausalLM", 0, 0, &read_olmo};
 
 }  // namespace concord

@@ -31,8 +31,8 @@ AttentionLayer::AttentionLayer(const LayerContext& context, int64_t number)
       norm_(find_norm(context, number, context.config.norms.before_attention)),
       qkv_(context.find(name_ + "qkv_proj.weight")),
       qkv_bias_(context.find(name_ + "qkv_proj.bias")),
-      q_norm_(context.find(name_ + "q_norm.weight")),
-      k_norm_(context.find(name_ + "k_norm.weight")),
+      q_norm_(context.find(name_ + context.config.q_norm + ".weight")),
+      k_norm_(context.find(name_ + context.config.k_norm + ".weight")),
       sinks_(context.find(name_ + "sinks")),
       output_(context.find(name_ + "o_proj.weight")),
       output_bias_(context.find(name_ + "o_proj.bias")),
@@ -91,12 +91,25 @@ bool AttentionLayer::norms_each_head() const {
   return plain && q_norm_ != nullptr && k_norm_ != nullptr;
 }
 
+// Applies the factors of queries, which only long sequences have.
 Heads AttentionLayer::heads_of(const Tensor& projected_sbc, const LayerInputs& inputs) const {
+  Heads heads = rotated_heads(projected_sbc, inputs);
+  if (inputs.query_scale.defined()) {
+    heads.q = heads.q.mul(inputs.query_scale.unsqueeze(-1).to(heads.q.scalar_type()));
+  }
+  return heads;
+}
+
+Heads AttentionLayer::rotated_heads(const Tensor& projected_sbc, const LayerInputs& inputs) const {
   const bool shares_head = key_columns_ < kv_heads_ * context_.config.head_dim;
   const Tensor qkv_sbc = shares_head ? with_whole_head(projected_sbc) : projected_sbc;
   if (rotates_ && !context_.config.interleaved_rope) {
     const auto [cos, sin] = angles_of(inputs);
     if (q_norm_ == nullptr && k_norm_ == nullptr) return rope_qkv(qkv_sbc, cos, sin, heads_, kv_heads_);
+    if (context_.config.qk_norm_after_rope) {
+      const Heads heads = rope_qkv(qkv_sbc, cos, sin, heads_, kv_heads_);
+      return {normed(heads.q, q_norm_, context_), normed(heads.k, k_norm_, context_), heads.v};
+    }
     if (norms_each_head()) {
       const HeadNorms norms{q_norm_->used(), k_norm_->used(), context_.config.rms_norm_eps};
       return norm_rope_qkv(qkv_sbc, norms, cos, sin, heads_, kv_heads_);

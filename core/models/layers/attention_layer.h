@@ -26,6 +26,7 @@ class AttentionLayer {
   bool norms_each_head() const;                            // queries and keys, with plain factors
   HeadsOfSum heads_of(const Residual& stream, const LayerInputs& inputs) const;
   Heads heads_of(const at::Tensor& projected_sbc, const LayerInputs& inputs) const;
+  Heads rotated_heads(const at::Tensor& projected_sbc, const LayerInputs& inputs) const;
   at::Tensor with_whole_head(const at::Tensor& qkv_sbc) const;
   at::Tensor normed_together(const at::Tensor& x_sbc, const Parameter* norm) const;
   RopeAngles angles_of(const LayerInputs& inputs) const;

@@ -29,6 +29,18 @@ std::vector<int64_t> lengths_of(const std::vector<int64_t>& cu_seqlens, int64_t 
   return lengths;
 }
 
+// The modules of the projection and their columns on a rank of |tp|.
+std::vector<LayerAdapter::Module> projections(const DeltaConfig& sizes, const std::string& name, int64_t tp) {
+  const int64_t keys = sizes.keys() / tp, values = sizes.values() / tp, gates = sizes.value_heads / tp;
+  if (!sizes.has_plain_projections) {
+    return {{name + "in_proj_qkvz", 2 * (keys + values)}, {name + "in_proj_ba", 2 * gates}};
+  }
+  return {{name + "in_proj_qkv", 2 * keys + values},
+          {name + "in_proj_z", values},
+          {name + "in_proj_b", gates},
+          {name + "in_proj_a", gates}};
+}
+
 }  // namespace
 
 DeltaLayer::DeltaLayer(const LayerContext& context, int64_t number)
@@ -45,9 +57,7 @@ DeltaLayer::DeltaLayer(const LayerContext& context, int64_t number)
       a_log_(context.find(name_ + "A_log")),
       heads_norm_(context.find(name_ + "norm.weight")),
       output_(context.find(name_ + "out_proj.weight")),
-      in_adapter_(context, name_ + "in_proj",
-                  {{name_ + "in_proj_qkvz", 2 * (sizes_.keys() + sizes_.values()) / context.tp->size()},
-                   {name_ + "in_proj_ba", 2 * sizes_.value_heads / context.tp->size()}},
+      in_adapter_(context, name_ + "in_proj", projections(sizes_, name_, context.tp->size()),
                   context.sequence_parallel),
       output_adapter_(context, name_ + "out_proj", {{name_ + "out_proj", context.config.hidden_size}}, true) {}
 
@@ -105,8 +115,25 @@ Tensor DeltaLayer::apply_rule(const Tensor& qkv_bsc, const Tensor& g_bsv, const 
   return made.out;
 }
 
+// Like own_heads() for the projections of all heads side by side.
+std::vector<Tensor> DeltaLayer::own_plain_heads(const Tensor& projected_sbc, std::span<const int64_t> lengths) const {
+  const int64_t n = sizes_.key_dim, shared = sizes_.shared_by(), values = shared * sizes_.value_dim;
+  const int64_t heads = key_heads_ * context_.cp->size();
+  const std::vector<int64_t> of_head{n, n, values, values, shared, shared};
+  std::vector<int64_t> columns;
+  for (const int64_t size : of_head) columns.push_back(heads * size);
+  std::vector<Tensor> parts = projected_sbc.split_with_sizes(columns, -1);
+  for (Tensor& part : parts) part = part.unflatten(-1, {heads, -1});
+  if (context_.cp->size() > 1) {
+    parts = tokens_of_own_heads(at::cat(parts, -1), *context_.cp, lengths, 0, 2).split_with_sizes(of_head, -1);
+  }
+  for (Tensor& part : parts) part = part.transpose(0, 1);
+  return parts;
+}
+
 // Files have for each key head its q, k, and the v and z of its value heads; and their b and a.
 std::vector<Tensor> DeltaLayer::own_heads(const Tensor& projected_sbc, std::span<const int64_t> lengths) const {
+  if (sizes_.has_plain_projections) return own_plain_heads(projected_sbc, lengths);
   const int64_t n = sizes_.key_dim, shared = sizes_.shared_by(), values = shared * sizes_.value_dim;
   const int64_t heads = key_heads_ * context_.cp->size(), gates = 2 * shared * heads;
   const auto both = projected_sbc.split_with_sizes({projected_sbc.size(-1) - gates, gates}, -1);

@@ -28,6 +28,7 @@ class DeltaLayer {
   at::Tensor mix(const at::Tensor& projected_sbc, const LayerInputs& inputs) const;
   // All tokens of the heads that this rank mixes: q, k, v, z, b, a of each key head. -> bskc each
   std::vector<at::Tensor> own_heads(const at::Tensor& projected_sbc, std::span<const int64_t> lengths) const;
+  std::vector<at::Tensor> own_plain_heads(const at::Tensor& projected_sbc, std::span<const int64_t> lengths) const;
   // Selects the heads that this rank mixes from a parameter of the tensor-parallel rank's heads.
   at::Tensor own_part(const at::Tensor& x) const;
   at::Tensor own_taps() const;

@@ -34,7 +34,9 @@ Sample draw_rope(Draw& draw, c10::ScalarType type) {
   const at::Tensor angle = draw.normal(shape, at::kDouble, 3);
   at::Tensor x = draw.normal(sizes, type);
   if (draw.coin()) x = x.transpose(0, 1).contiguous().transpose(0, 1);
-  return {{x, angle.cos().to(angles), angle.sin().to(angles), draw.coin()}, 16, {2 * largest(x)}};
+  Sample made{{x, angle.cos().to(angles), angle.sin().to(angles), draw.coin()}, 16, {2 * largest(x)}};
+  made.ascend_slack = rotated_by_cann(type, half);
+  return made;
 }
 
 const RegisterSamples kRope("concord::rope", draw_rope);
@@ -64,8 +66,10 @@ struct PackedHeads {
 const RegisterSamples kRopeQkv("concord::rope_qkv", [](Draw& draw, c10::ScalarType type) {
   const PackedHeads packed(draw, type);
   const at::Tensor qkv = draw.normal(packed.with({(packed.heads + 2 * packed.kv_heads) * packed.dim}), type);
-  return Sample{
+  Sample made{
       {qkv, packed.cos, packed.sin, packed.heads, packed.kv_heads}, 16, std::vector<double>(3, 2 * largest(qkv))};
+  made.ascend_slack = rotated_by_cann(type, packed.half, 2);
+  return made;
 });
 
 const RegisterSamples kRopeQkvBackward("concord::rope_qkv_backward", [](Draw& draw, c10::ScalarType type) {
@@ -75,7 +79,9 @@ const RegisterSamples kRopeQkvBackward("concord::rope_qkv_backward", [](Draw& dr
     return draw.coin() ? x : x.transpose(0, 1).contiguous().transpose(0, 1);
   };
   const at::Tensor dq = some(packed.heads), dk = some(packed.kv_heads), dv = some(packed.kv_heads);
-  return Sample{{dq, dk, dv, packed.cos, packed.sin}, 16, {2 * std::max(largest(dq), largest(dk))}};
+  Sample made{{dq, dk, dv, packed.cos, packed.sin}, 16, {2 * std::max(largest(dq), largest(dk))}};
+  made.ascend_slack = packed_rotated_by_cann(type, packed.half, packed.dim, packed.heads + packed.kv_heads);
+  return made;
 });
 
 // The harness differentiates the first result only, the queries.

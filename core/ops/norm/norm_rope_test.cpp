@@ -42,14 +42,6 @@ struct Inputs {
   Tensor qkv, q_weight, k_weight, cos, sin;
 };
 
-// Returns the lengths of the pairs of x [..., n] that rope rotates, for both elements of each; absolute values of the
-// others.
-Tensor pair_lengths(const Tensor& x, int64_t half) {
-  const Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
-  const Tensor length = (a * a + b * b).sqrt();
-  return at::cat({length, length, x.narrow(-1, 2 * half, x.size(-1) - 2 * half).abs()}, -1);
-}
-
 // Returns the relative rounding error between norm and rope.
 double between(c10::ScalarType type) { return is_short(type) ? 2 * half_unit(type) : 0; }
 
@@ -60,19 +52,21 @@ Sample forward_sample(const Size& size, Draw& draw, c10::ScalarType type) {
     return std::vector<Tensor>{off * pair_lengths(exact[0], size.half), off * pair_lengths(exact[1], size.half),
                                at::zeros_like(exact[2]), of_norm * exact[3]};
   };
-  return {{in.qkv, in.q_weight, in.k_weight, in.cos, in.sin, size.heads, size.kv_heads, 1e-6}, 0, {}, slack};
+  Sample made{{in.qkv, in.q_weight, in.k_weight, in.cos, in.sin, size.heads, size.kv_heads, 1e-6}, 0, {}, slack};
+  made.ascend_slack = rotated_by_cann(type, size.half, 2);
+  return made;
 }
 
 // With h = x rstd and u the gradient rotated back: dx = rstd (u w - h mean(u w h)), dweight = sum of u h over all
-// heads.
+// heads. |of_u| is the relative error of u.
 std::vector<Tensor> part_slack(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                               int64_t half, c10::ScalarType type) {
+                               int64_t half, c10::ScalarType type, double of_u) {
   const Tensor u = pair_lengths(grad.to(at::kDouble), half), w = weight.to(at::kDouble).abs();
   const Tensor r = rstd.to(at::kDouble).unsqueeze(-1), h = x.to(at::kDouble).abs() * r;
   const double v = sum_unit(type);
   const int64_t n = x.size(-1), rows = x.numel() / n;
-  const double of_dx = between(type) + (roundings_of_sum(n) + 16) * v;
-  const double of_sum = between(type) + (roundings_of_sum(rows) + 8) * v;
+  const double of_dx = of_u + (roundings_of_sum(n) + 16) * v;
+  const double of_sum = of_u + (roundings_of_sum(rows) + 8) * v;
   return {of_dx * r * (u * w + h * (u * w * h).mean(-1, true)), of_sum * (u * h).reshape({-1, n}).sum(0)};
 }
 
@@ -86,17 +80,24 @@ Sample backward_sample(const Size& size, Draw& draw, c10::ScalarType type) {
   const Tensor all = in.qkv.to(at::kDouble).unflatten(-1, {size.heads + 2 * size.kv_heads, -1});
   const Tensor turned = all.narrow(-2, 0, size.heads + size.kv_heads);
   const Tensor rstd = ((turned * turned).mean(-1) + 1e-6).rsqrt().to(in.cos.scalar_type());
-  const auto slack = [=](const std::vector<c10::IValue>& a, const std::vector<Tensor>&) {
+  const auto slack_with = [=](const std::vector<c10::IValue>& a, double of_u) {
     const auto at = [&](size_t i) { return a[i].toTensor(); };
     const Tensor x = at(3).unflatten(-1, {size.heads + 2 * size.kv_heads, -1});
     const auto q =
-        part_slack(at(0), x.narrow(-2, 0, size.heads), at(5), at(4).narrow(-1, 0, size.heads), size.half, type);
+        part_slack(at(0), x.narrow(-2, 0, size.heads), at(5), at(4).narrow(-1, 0, size.heads), size.half, type, of_u);
     const auto k = part_slack(at(1), x.narrow(-2, size.heads, size.kv_heads), at(6),
-                              at(4).narrow(-1, size.heads, size.kv_heads), size.half, type);
+                              at(4).narrow(-1, size.heads, size.kv_heads), size.half, type, of_u);
     const Tensor none = at::zeros_like(at(2), at::TensorOptions(at::kDouble));
     return std::vector<Tensor>{at::cat({q[0], k[0], none}, -2).flatten(-2), q[1], k[1]};
   };
-  return {{dq, dk, dv, in.qkv, rstd, in.q_weight, in.k_weight, in.cos, in.sin}, 0, {}, slack};
+  Sample made{{dq, dk, dv, in.qkv, rstd, in.q_weight, in.k_weight, in.cos, in.sin}};
+  made.slack = [=](const std::vector<c10::IValue>& a, const std::vector<Tensor>&) {
+    return slack_with(a, between(type));
+  };
+  made.ascend_slack = [=](const std::vector<c10::IValue>& a, const std::vector<Tensor>&) {
+    return slack_with(a, unit_of_rotation_on_ascend(type));
+  };
+  return made;
 }
 
 const RegisterSamples kForward("concord::norm_rope_qkv", [](Draw& draw, c10::ScalarType type) {

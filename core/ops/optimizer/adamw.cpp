@@ -22,8 +22,12 @@ namespace concord {
 namespace ops::adamw_op {
 namespace {
 
+using at::ArrayRef;
+using at::IntArrayRef;
 using at::TensorList;
 using MaybeTensor = std::optional<at::Tensor>;
+
+constexpr size_t kNumbers = 8;  // of AdamWStep
 
 void step_one(const at::Tensor& w, const at::Tensor& m, const at::Tensor& v, const at::Tensor& g, double decay,
               double one_minus_beta1, double beta2, double one_minus_beta2, double step_size,
@@ -76,6 +80,29 @@ void reference(TensorList weights, TensorList m, TensorList v, TensorList values
   for (size_t i = 0; i < values.size(); ++i) values[i].copy_(weights[i]);
 }
 
+void step(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads,
+          const MaybeTensor& factor, ArrayRef<double> n) {
+  static const auto op = find<void(TensorList, TensorList, TensorList, TensorList, TensorList, const MaybeTensor&,
+                                   double, double, double, double, double, double, double, double)>("concord::adamw_");
+  op.call(weights, m, v, values, grads, factor, n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]);
+}
+
+// One group after the other. |values| has tensors for groups of |value_counts| other than 0 only.
+void reference_groups(TensorList weights, TensorList m, TensorList v, TensorList values, TensorList grads,
+                      IntArrayRef counts, IntArrayRef value_counts, const MaybeTensor& factor,
+                      ArrayRef<double> numbers) {
+  size_t first = 0, first_value = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const auto count = static_cast<size_t>(counts[i]), of_values = static_cast<size_t>(value_counts[i]);
+    if (count == 0) continue;
+    step(weights.slice(first, count), m.slice(first, count), v.slice(first, count),
+         values.slice(first_value, of_values), grads.slice(first, count), factor,
+         numbers.slice(i * kNumbers, kNumbers));
+    first += count;
+    first_value += of_values;
+  }
+}
+
 // x - x is 0 if x is finite, otherwise NaN.
 at::Tensor reference_factor(const at::Tensor& squares, const MaybeTensor& loss, double max_norm, double divisor) {
   const at::Tensor norm = squares.sqrt();
@@ -93,22 +120,53 @@ TORCH_LIBRARY_FRAGMENT(concord, lib) {
       "Tensor? factor, float grad_scale, float decay, float one_minus_beta1, float beta2, float one_minus_beta2, float "
       "step_size, "
       "float sqrt_bias_correction2, float eps) -> ()");
+  lib.def(
+      "adamw_groups_(Tensor(a!)[] weights, Tensor(b!)[] m, Tensor(c!)[] v, Tensor(d!)[] values, Tensor[] grads, "
+      "int[] counts, int[] value_counts, Tensor? factor, float[] numbers) -> ()");
 }
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) {
   lib.impl("adamw_", reference);
+  lib.impl("adamw_groups_", reference_groups);
   lib.impl("update_factor", reference_factor);
 }
 
 }  // namespace
 }  // namespace ops::adamw_op
 
-void adamw_(const AdamWLists& lists, const AdamWStep& n, const std::optional<at::Tensor>& factor) {
+namespace {
+
+std::vector<double> numbers_of(const AdamWStep& n) {
+  return {n.grad_scale,      n.decay,     n.one_minus_beta1,       n.beta2,
+          n.one_minus_beta2, n.step_size, n.sqrt_bias_correction2, n.eps};
+}
+
+}  // namespace
+
+void adamw_(const AdamWLists& lists, const AdamWStep& step, const std::optional<at::Tensor>& factor) {
+  ops::adamw_op::step(lists.weights, lists.m, lists.v, lists.values, lists.grads, factor, numbers_of(step));
+}
+
+void adamw_groups_(const std::vector<AdamWGroup>& groups, const std::optional<at::Tensor>& factor) {
   static const auto op =
-      ops::find<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
-                     const std::optional<at::Tensor>&, double, double, double, double, double, double, double, double)>(
-          "concord::adamw_");
-  op.call(lists.weights, lists.m, lists.v, lists.values, lists.grads, factor, n.grad_scale, n.decay, n.one_minus_beta1,
-          n.beta2, n.one_minus_beta2, n.step_size, n.sqrt_bias_correction2, n.eps);
+      ops::find<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::IntArrayRef,
+                     at::IntArrayRef, const std::optional<at::Tensor>&, at::ArrayRef<double>)>(
+          "concord::adamw_groups_");
+  AdamWLists all;
+  std::vector<int64_t> counts, value_counts;
+  std::vector<double> numbers;
+  const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+  for (const AdamWGroup& group : groups) {
+    append(all.weights, group.lists.weights);
+    append(all.m, group.lists.m);
+    append(all.v, group.lists.v);
+    append(all.values, group.lists.values);
+    append(all.grads, group.lists.grads);
+    append(numbers, numbers_of(group.step));
+    counts.push_back(static_cast<int64_t>(group.lists.weights.size()));
+    value_counts.push_back(static_cast<int64_t>(group.lists.values.size()));
+  }
+  if (all.weights.empty()) return;
+  op.call(all.weights, all.m, all.v, all.values, all.grads, counts, value_counts, factor, numbers);
 }
 
 at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,

@@ -22,6 +22,13 @@ struct AdamWLists {
 // nothing is updated unless it is finite. Waits: only on a device without a kernel, for |factor|.
 void adamw_(const AdamWLists& lists, const AdamWStep& step, const std::optional<at::Tensor>& factor = {});
 
+// Like adamw_() for each group, in order. A device may need fewer launches than for one group after the other.
+struct AdamWGroup {
+  const AdamWLists& lists;
+  AdamWStep step;
+};
+void adamw_groups_(const std::vector<AdamWGroup>& groups, const std::optional<at::Tensor>& factor = {});
+
 // Returns such a factor, float [1]: 1 / divisor, reduced by clipping if the norm exceeds |max_norm| (0: no clipping).
 // The norm is the square root of |squares| [1]; the result is NaN unless it and |loss| are finite. Bitwise identical to
 // clip_factor (core/optim). On the device, without waiting; or on the host, if the device's kernel of adamw_ needs it

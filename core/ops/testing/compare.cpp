@@ -82,9 +82,9 @@ std::vector<at::Tensor> slack_of(const Sample& sample, const Stack& wide_argumen
   return slack;
 }
 
-std::vector<at::Tensor> slack_of_kernel(DispatchKey key, std::vector<at::Tensor> slack, const Sample& sample,
+std::vector<at::Tensor> slack_of_kernel(c10::Device device, std::vector<at::Tensor> slack, const Sample& sample,
                                         const Stack& arguments, const std::vector<at::Tensor>& exact) {
-  if (key != DispatchKey::PrivateUse1 || !sample.ascend_slack) return slack;
+  if (!device.is_privateuseone() || !sample.ascend_slack) return slack;
   const std::vector<at::Tensor> more = sample.ascend_slack(arguments, exact);
   for (size_t i = 0; i < more.size(); ++i) slack.at(i) = slack.at(i) + more[i];
   return slack;

@@ -52,8 +52,9 @@ double share_of_bound(const at::Tensor& got, const at::Tensor& exact, const at::
 // Returns the slack of each output.
 std::vector<at::Tensor> slack_of(const Sample& sample, const Stack& wide_arguments,
                                  const std::vector<at::Tensor>& exact, c10::ScalarType type);
-// Returns |slack|, and what the kernel of |key| is allowed in addition.
-std::vector<at::Tensor> slack_of_kernel(c10::DispatchKey key, std::vector<at::Tensor> slack, const Sample& sample,
+// Returns |slack|, and what a kernel on |device| is allowed in addition if that is Ascend's: some references consist
+// of other operators, which have kernels there.
+std::vector<at::Tensor> slack_of_kernel(c10::Device device, std::vector<at::Tensor> slack, const Sample& sample,
                                         const Stack& arguments, const std::vector<at::Tensor>& exact);
 
 // Returns types and sizes of the arguments.

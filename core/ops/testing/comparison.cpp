@@ -35,7 +35,7 @@ void compare_kernel(const c10::OperatorHandle& op, const Kernel& kernel, const J
   const auto got =
       run(op, kernel.key,
           with_tensors(judged.sample.arguments, [&](const at::Tensor& t) { return placed(t, kernel.device); }));
-  const auto allowed = slack_of_kernel(kernel.key, judged.slack, judged.sample, judged.wide_arguments, judged.exact);
+  const auto allowed = slack_of_kernel(kernel.device, judged.slack, judged.sample, judged.wide_arguments, judged.exact);
   if (got.size() != judged.exact.size()) {
     comparison->error = "has another number of outputs than the reference";
     return;

@@ -154,7 +154,9 @@ SampleMaker real_rope(const RopeSize& size) {
     const auto angles = type == at::kDouble ? type : at::kFloat;
     const at::Tensor x = draw.normal({size.batch, size.tokens, size.heads + 2, size.n}, type).narrow(2, 0, size.heads);
     const at::Tensor angle = draw.normal({size.tokens, size.half}, at::kDouble, 3);
-    return Sample{{x, angle.cos().to(angles), angle.sin().to(angles), size.back}, 4, {2 * largest(x)}};
+    Sample made{{x, angle.cos().to(angles), angle.sin().to(angles), size.back}, 4, {2 * largest(x)}};
+    made.ascend_slack = rotated_by_cann(type, size.half);
+    return made;
   };
 }
 
@@ -173,9 +175,11 @@ SampleMaker real_rope_qkv(const PackedSize& size) {
     const int64_t columns = (size.heads + 2 * size.kv_heads) * size.n;
     const at::Tensor qkv = draw.normal({size.tokens, size.batch, columns}, type);
     const at::Tensor angle = draw.normal({size.tokens, 1, size.half}, at::kDouble, 3);
-    return Sample{{qkv, angle.cos().to(angles), angle.sin().to(angles), size.heads, size.kv_heads},
-                  4,
-                  std::vector<double>(3, 2 * largest(qkv))};
+    Sample made{{qkv, angle.cos().to(angles), angle.sin().to(angles), size.heads, size.kv_heads},
+                4,
+                std::vector<double>(3, 2 * largest(qkv))};
+    made.ascend_slack = rotated_by_cann(type, size.half, 2);
+    return made;
   };
 }
 
@@ -188,7 +192,9 @@ SampleMaker real_rope_qkv_backward(const PackedSize& size) {
     };
     const at::Tensor dq = grad(size.heads), dk = grad(size.kv_heads), dv = grad(size.kv_heads);
     const at::Tensor angle = draw.normal({size.tokens, 1, size.half}, at::kDouble, 3);
-    return Sample{{dq, dk, dv, angle.cos().to(angles), angle.sin().to(angles)}, 4, {2 * largest(dq) + largest(dk)}};
+    Sample made{{dq, dk, dv, angle.cos().to(angles), angle.sin().to(angles)}, 4, {2 * largest(dq) + largest(dk)}};
+    made.ascend_slack = packed_rotated_by_cann(type, size.half, size.n, size.heads + size.kv_heads);
+    return made;
   };
 }
 

@@ -1,7 +1,9 @@
 #include "core/ops/testing/samples.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -81,6 +83,35 @@ double roundings_of_sum(int64_t terms) {
 Sample::Slack rounded_before_the_sum(c10::ScalarType type) {
   return [type](const std::vector<c10::IValue>& arguments, const std::vector<at::Tensor>& exact) {
     return std::vector{half_unit(type) * (exact[0] - arguments[0].toTensor().to(at::kDouble)).abs()};
+  };
+}
+
+at::Tensor pair_lengths(const at::Tensor& x, int64_t half) {
+  const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
+  const at::Tensor length = (a * a + b * b).sqrt();
+  return at::cat({length, length, x.narrow(-1, 2 * half, x.size(-1) - 2 * half).abs()}, -1);
+}
+
+// With u per factor, the error is u (|a cos| + |b sin|) <= u sqrt(a^2 + b^2).
+double unit_of_rotation_on_ascend(c10::ScalarType type) { return is_short(type) ? 2 * half_unit(type) : 0; }
+
+Sample::Slack rotated_by_cann(c10::ScalarType type, int64_t half, size_t rotated) {
+  return [=](const std::vector<c10::IValue>&, const std::vector<at::Tensor>& exact) {
+    std::vector<at::Tensor> slack;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      slack.push_back(i < rotated ? unit_of_rotation_on_ascend(type) * pair_lengths(exact[i], half)
+                                  : at::zeros_like(exact[i]));
+    }
+    return slack;
+  };
+}
+
+Sample::Slack packed_rotated_by_cann(c10::ScalarType type, int64_t half, int64_t n, int64_t rotated) {
+  return [=](const std::vector<c10::IValue>&, const std::vector<at::Tensor>& exact) {
+    const at::Tensor heads = exact[0].unflatten(-1, {-1, n});
+    const at::Tensor slack = unit_of_rotation_on_ascend(type) * pair_lengths(heads, half);
+    slack.narrow(-2, rotated, heads.size(-2) - rotated).zero_();
+    return std::vector{slack.flatten(-2)};
   };
 }
 

@@ -95,6 +95,17 @@ double roundings_of_sum(int64_t terms);
 // Returns the slack of a first output that is the first argument plus a term which is rounded before the addition.
 Sample::Slack rounded_before_the_sum(c10::ScalarType type);
 
+// Returns the lengths of the pairs of x [..., n] that a rotation of 2 |half| elements turns, for both elements of each;
+// absolute values of the others.
+at::Tensor pair_lengths(const at::Tensor& x, int64_t half);
+// Returns the relative error of pairs that CANN rotates: it takes factors of the heads' type, and rounds products to
+// fp16.
+double unit_of_rotation_on_ascend(c10::ScalarType type);
+// Returns the slack of CANN's rotation in the first |rotated| outputs, [..., n] each.
+Sample::Slack rotated_by_cann(c10::ScalarType type, int64_t half, size_t rotated = 1);
+// Returns the slack of CANN's rotation in an output of packed heads of size |n|, of which the first |rotated| turn.
+Sample::Slack packed_rotated_by_cann(c10::ScalarType type, int64_t half, int64_t n, int64_t rotated);
+
 // Returns the same values at a misaligned address, where kernels cannot use vector loads.
 at::Tensor misaligned(const at::Tensor& tensor);
 

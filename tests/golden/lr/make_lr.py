@@ -42,8 +42,7 @@ def megatron(steps, batch, style, warmup=0, decay=0, wsd=0, wsd_style="exponenti
         decays.append(optimizer.param_groups[0]["weight_decay"])
         scheduler.step(increment=batch)
     kind = "samples" if samples else "steps"
-    names = {"constant": "constant_with_warmup" if warmup else "constant"}
-    arguments = {"lr_scheduler_type": names.get(style, style), "learning_rate": lr, "min_lr": min_lr,
+    arguments = {"lr_scheduler_type": style, "learning_rate": lr, "min_lr": min_lr,
                  "lr_warmup_init": init, f"warmup_{kind}": warmup, f"lr_decay_{kind}": decay,
                  f"lr_wsd_decay_{kind}": wsd, "lr_wsd_decay_style": wsd_style, "start_weight_decay": wd[0],
                  "end_weight_decay": wd[1], "weight_decay_incr_style": wd[2], "max_steps": steps,

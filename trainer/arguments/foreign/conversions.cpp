@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "core/base/quoted.h"
@@ -186,8 +187,32 @@ Conversion pissa(const ArgumentValue& value, const TrainingArguments&, const For
   return {{{"init_lora_weights", iterations == "-1" ? "pissa" : "pissa_niter_" + iterations}}};
 }
 
+// HF's kinds of AdamW and Lion with 8-bit state. Paged state is a way to offload it: optimizer_cpu_offload.
+Conversion kind_of_optimizer(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  constexpr std::string_view kAdamW[] = {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "adamw_torch_8bit"};
+  constexpr std::string_view kLion[] = {"lion_8bit", "paged_lion_8bit"};
+  const bool is_adamw = std::ranges::find(kAdamW, value.text) != std::ranges::end(kAdamW);
+  if (!is_adamw && std::ranges::find(kLion, value.text) == std::ranges::end(kLion)) {
+    return {{{"optimizer", value.text}}};
+  }
+  Conversion conversion{{{"optimizer", is_adamw ? "adam" : "lion"}, {"exp_avg_dtype", "8bit"}}};
+  if (is_adamw) conversion.arguments.emplace_back("exp_avg_sq_dtype", "8bit");
+  if (value.text.starts_with("paged"))
+    conversion.note = "the state stays on the device, unless optimizer_cpu_offload is set";
+  return conversion;
+}
+
 Conversion use_muon(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
   return read_flag(value) ? Conversion{{{"optimizer", "muon"}}} : Conversion{};
+}
+
+Conversion unshuffled(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  return read_flag(value) ? Conversion{{{"shuffle", "false"}}} : Conversion{};
+}
+
+Conversion dataset_path(const ArgumentValue& value, const TrainingArguments& arguments, const ForeignValues& given) {
+  if (exists(value.text)) return {{{"train_data", value.text}}};
+  return data_set(value, arguments, given);
 }
 
 Conversion trains_pairs(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
@@ -251,9 +276,21 @@ Conversion layers_per_virtual_stage(const ArgumentValue& value, const TrainingAr
   return {{{"virtual_pipeline_model_parallel_size", fmt::format("{:g}", stages / positive(value))}}};
 }
 
+Conversion fully_sharded(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  return read_flag(value) ? Conversion{{{"use_distributed_optimizer", "true"}}, kNotSharded} : Conversion{};
+}
+
 Conversion sharding_strategy(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
   if (value.text == "no_shard") return {};
   return {{{"use_distributed_optimizer", "true"}}, value.text == "optim" ? "" : kNotSharded};
+}
+
+Conversion supervised(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  return read_flag(value) ? Conversion{{{"stage", "sft"}}} : Conversion{};
+}
+
+Conversion whole_validation(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  return read_flag(value) ? Conversion{{{"eval_iters", "0"}}} : Conversion{};
 }
 
 Conversion weights_only(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
@@ -315,8 +352,9 @@ Conversion decay_type(const ArgumentValue& value, const TrainingArguments&, cons
 
 Conversion decay_ratio(const ArgumentValue& value, const TrainingArguments& arguments, const ForeignValues& given) {
   const double ratio = positive(value);
-  if (arguments.steps.max_steps <= 0) throw Refusal{"needs training.steps, of which it is a part"};
-  const double steps = std::max(1.0, ratio * static_cast<double>(arguments.steps.max_steps));
+  const int64_t total = arguments.lr.lr_decay_steps > 0 ? arguments.lr.lr_decay_steps : arguments.steps.max_steps;
+  if (total <= 0) throw Refusal{"needs training.steps, of which it is a part"};
+  const double steps = std::max(1.0, ratio * static_cast<double>(total));
   Conversion conversion{{{"lr_scheduler_type", "wsd"}, {"lr_wsd_decay_steps", fmt::format("{:.0f}", steps)}}};
   if (!given.contains("lr_scheduler.decay_type")) conversion.arguments.emplace_back("lr_wsd_decay_style", "linear");
   return conversion;
@@ -326,6 +364,10 @@ Conversion min_lr_factor(const ArgumentValue& value, const TrainingArguments& ar
   const double factor = as_number(value.text).value_or(-1);
   if (factor < 0 || factor > 1) throw Refusal{fmt::format("is {}, but must be a number from 0 to 1", shown(value))};
   return {{{"min_lr", fmt::format("{:.12g}", factor * arguments.lr.learning_rate)}}};
+}
+
+Conversion cpu_offload(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  return read_flag(value) ? Conversion{{{"optimizer_cpu_offload", "true"}}} : Conversion{};
 }
 
 Conversion training_dtype(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {

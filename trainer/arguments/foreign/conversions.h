@@ -14,6 +14,7 @@ Convert recompute_unless_disabled;  // disable_gradient_checkpointing
 Convert on_cpu;
 Convert evaluation_in_bf16;
 Convert evaluation_in_fp16;
+Convert kind_of_optimizer;  // optim
 Convert fsdp_modes;
 Convert fsdp_settings;   // fsdp_config: a mapping
 Convert deepspeed_file;  // the path of a JSON file
@@ -28,6 +29,8 @@ Convert validation_part;  // val_size
 Convert pissa;
 Convert use_muon;
 Convert mixed_precision;
+Convert unshuffled;    // disable_shuffling
+Convert dataset_path;  // dataset_name
 Convert trains_pairs;  // ROLL's chosen_key
 
 // Megatron
@@ -40,8 +43,11 @@ Convert load_folder;
 Convert minutes_as_seconds;
 Convert tokenizer_files;
 Convert layers_per_virtual_stage;
+Convert fully_sharded;
 Convert sharding_strategy;
-Convert weights_only;  // no_save_optim
+Convert supervised;        // sft
+Convert whole_validation;  // full_validation
+Convert weights_only;      // no_save_optim
 
 // torchtitan
 Convert assets_folder;
@@ -54,5 +60,6 @@ Convert decay_type;
 Convert decay_ratio;
 Convert min_lr_factor;
 Convert training_dtype;
+Convert cpu_offload;
 
 }  // namespace concord

@@ -132,12 +132,13 @@ void add_rope(const Description& given, ordered_json* config) {
         {"beta_fast", 32.0},     {"beta_slow", 1.0}, {"mscale", 1.0},
         {"mscale_all_dim", 0.0}, {"truncate", false}};
   } else if (is_yarn) {
+    const std::string prefix = is_latent ? "" : "yarn_";  // of Megatron's names
     (*config)["rope_scaling"] = {
         {"rope_type", "yarn"},
         {"factor", given.number("rotary_scaling_factor", 40)},
-        {"original_max_position_embeddings", given.integer("original_max_position_embeddings", 4096)},
-        {"beta_fast", given.number("beta_fast", 32)},
-        {"beta_slow", given.number("beta_slow", 1)},
+        {"original_max_position_embeddings", given.integer(prefix + "original_max_position_embeddings", 4096)},
+        {"beta_fast", given.number(prefix + "beta_fast", 32)},
+        {"beta_slow", given.number(prefix + "beta_slow", 1)},
         {"mscale", given.number("mscale", 1)},
         {"mscale_all_dim", given.number("mscale_all_dim", 0)}};
   } else if (given.number("rotary_seq_len_interpolation_factor", 1) != 1) {

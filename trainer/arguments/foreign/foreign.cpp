@@ -31,9 +31,9 @@ constexpr ValueAlias kValueAliases[] = {
 };
 
 // ROLL's and Megatron's YAML; those of accelerate's are converted.
-constexpr std::string_view kPlainSections[] = {
-    "language_model", "model_parallel", "training_args", "strategy_args",      "strategy_config",
-    "data_args",      "model_args",     "actor_train",   "additional_configs", "additional_configs"};
+constexpr std::string_view kPlainSections[] = {"language_model", "model_parallel",  "training_args",
+                                               "strategy_args",  "strategy_config", "data_args",
+                                               "model_args",     "actor_train",     "additional_configs"};
 
 bool matches(std::string_view pattern, std::string_view name) {
   const size_t star = pattern.find('*');
@@ -61,6 +61,11 @@ std::span<const ForeignSetting> foreign_settings() {
     return rows;
   }();
   return all;
+}
+
+bool takes_list(const ForeignSetting& setting) {
+  const auto* converted = std::get_if<Converted>(&setting.meaning);
+  return converted == nullptr || converted->takes_list;
 }
 
 const ForeignSetting* find_foreign(std::string_view name) {

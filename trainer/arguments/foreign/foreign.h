@@ -48,6 +48,7 @@ struct Converted {
   // Throws Refusal (values.h). |arguments| are those that all other names set; |given| are all settings that are
   // converted. Arguments that are given by their own names, or by an alias, are not changed by a conversion.
   Conversion (*convert)(const ArgumentValue& value, const TrainingArguments& arguments, const ForeignValues& given);
+  bool takes_list = false;
 };
 
 // Describes the model; model_description.h knows what its values mean.
@@ -67,11 +68,12 @@ struct ForeignSetting {
   std::string_view name;  // may contain a '*', which matches any characters
   ForeignProgram program;
   std::variant<SameArgument, Converted, DescribesModel, WithoutEffect, NotSupported> meaning;
-  // On the command line it takes all words up to the next option, as lists of Megatron's do.
-  bool takes_list = false;
 };
 
 std::span<const ForeignSetting> foreign_settings();
+
+// Whether an option of the command line takes all words up to the next one, as lists of Megatron's do.
+bool takes_list(const ForeignSetting& setting);
 
 // Returns null if no program has |name|. A name without '*' precedes patterns, and patterns earlier in the table later
 // ones.

@@ -1,8 +1,10 @@
 // Configurations of other programs, as people paste them: what can be taken is, the rest is named with what to write.
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
@@ -185,6 +187,18 @@ TEST_F(ForeignConfig, NumbersOfTomlMayHaveUnderscores) {
   EXPECT_EQ(a.data.path, "a_1");
 }
 
+TEST_F(ForeignConfig, EightBitOptimizersSetTheTypesOfTheirState) {
+  for (const char* name : {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "adamw_torch_8bit"}) {
+    const OptimizerOptions a = read(fmt::format("optim: {}\n", name)).arguments.optimizer;
+    EXPECT_EQ(a.optimizer, OptimizerType::adam) << name;
+    EXPECT_EQ(a.precision, (StatePrecision{StateType::block8, StateType::block8})) << name;
+  }
+  const OptimizerOptions lion = read("optim: lion_8bit\nexp_avg_dtype: bf16\n").arguments.optimizer;
+  EXPECT_EQ(lion.optimizer, OptimizerType::lion);
+  EXPECT_EQ(lion.precision, (StatePrecision{.exp_avg_dtype = StateType::bf16})) << "its own name takes precedence";
+  EXPECT_EQ(read("optim: adamw_torch\n").arguments.optimizer, OptimizerOptions{});
+}
+
 TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {
   EXPECT_THAT(errors("lr: fast\n"), ElementsAre(HasSubstr("lr (learning_rate) is 'fast', but must be a number >= 0")));
   EXPECT_THAT(errors("optim: adafactor\n"), ElementsAre(HasSubstr("must be one of: adam, lion, muon, sgd")));
@@ -263,6 +277,25 @@ TEST(ForeignArguments, EveryNameMeansOneThing) {
   for (const ValueAlias& alias : value_aliases()) {
     EXPECT_NE(find_argument(alias.argument), nullptr) << alias.argument;
   }
+}
+
+TEST(ForeignArguments, EveryNameThatTheProgramsDefineIsKnown) {
+  std::ifstream file(CONCORD_DOCS "/../tests/published/names.json");  // make_names.py
+  const nlohmann::json programs = nlohmann::json::parse(file);
+  EXPECT_EQ(programs.size(), 5u);
+  for (const auto& [program, names] : programs.items()) {
+    for (const std::string name : names) {
+      const bool is_off = name.starts_with("no_") && is_known_name(name.substr(3));
+      EXPECT_TRUE(is_off || is_known_name(name)) << program << ": " << name;
+    }
+  }
+}
+
+TEST_F(ForeignConfig, WordsOfAListFollowEveryNameWithoutCounterpart) {
+  const std::vector<std::string> words = {"--cuda-graph-scope", "attn", "mlp", "--window-size", "127,0",
+                                          "--max_steps",        "3"};
+  EXPECT_EQ(parse_command_line(words).arguments.steps.max_steps, 3);
+  EXPECT_THROW(parse_command_line(std::vector<std::string>{"--load", "a", "b"}), ConfigError) << "one folder";
 }
 
 TEST(ForeignArguments, ThePageIsMadeFromTheTable) {

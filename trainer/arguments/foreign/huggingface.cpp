@@ -13,9 +13,10 @@ constexpr std::string_view kLaunchers = "launchers set it in the environment";
 
 void add_hf_names(ForeignRows& rows) {
   rows.same({{"model_name_or_path", "model"},
-             {"optim", "optimizer"},
              {"evaluation_strategy", "eval_strategy"},
              {"full_determinism", "deterministic_mode"},
+             {"per_gpu_train_batch_size", "per_device_train_batch_size"},
+             {"per_gpu_eval_batch_size", "per_device_eval_batch_size"},
              {"lora_r", "lora_rank"},
              {"lora_target_modules", "lora_target"}});
 }
@@ -42,6 +43,7 @@ void add_hf_ignored(ForeignRows& rows) {
                          "ddp_broadcast_buffers",
                          "ddp_static_graph",
                          "ddp_backend",
+                         "ignore_bias_buffers",
                          "fp16_backend",
                          "fp16_opt_level",
                          "half_precision_backend",
@@ -81,10 +83,10 @@ void add_hf_converted(ForeignRows& rows) {
       .convert("no_cuda", {"platform: cpu", on_cpu})
       .convert("bf16_full_eval", {"the training type, which evaluation uses too: bf16", evaluation_in_bf16})
       .convert("fp16_full_eval", {"the training type, which evaluation uses too: fp16", evaluation_in_fp16})
-      .convert("use_cpu", {"platform: cpu", on_cpu})
-      .convert("no_cuda", {"platform: cpu", on_cpu})
       .convert("deepspeed", {"the file's settings (see DeepSpeed's names below)", deepspeed_file})
-      .convert("fsdp", {"use_distributed_optimizer: true, with a note on what is not sharded", fsdp_modes}, true)
+      .convert("optim",
+               {"optimizer; those with 8bit set exp_avg_dtype and exp_avg_sq_dtype to 8bit", kind_of_optimizer})
+      .convert("fsdp", {"use_distributed_optimizer: true, with a note on what is not sharded", fsdp_modes, true})
       .convert("fsdp_config", {"likewise", fsdp_settings})
       .convert("mixed_precision", {"bf16: true or fp16: true", mixed_precision})
       .no_effect(kUnused, {"fsdp_min_num_params", "fsdp_transformer_layer_cls_to_wrap"});
@@ -96,8 +98,6 @@ void add_hf_refused(ForeignRows& rows) {
       .refuse("save_safetensors", {"true"}, "weights are always saved as safetensors")
       .refuse("parallelism_config", {},
               "use tensor_model_parallel_size, pipeline_model_parallel_size and context_parallel_size")
-      .refuse("per_gpu_train_batch_size", {}, "use per_device_train_batch_size")
-      .refuse("per_gpu_eval_batch_size", {}, "use per_device_eval_batch_size")
       .refuse("group_by_length", {"false"}, "use sequence_packing: true to avoid padding")
       .refuse("train_sampling_strategy", {"random"}, "use shuffle: false to read the data in order")
       .refuse("average_tokens_across_devices", {"true"}, "see calculate_per_token_loss")
@@ -118,9 +118,13 @@ void add_data_of_trl(ForeignRows& rows) {
       .convert("truncation_mode", {"truncation: keep_start is right, keep_end is left", truncation_mode})
       .no_effect("the loss of conversations is always on what the assistant writes", {"assistant_only_loss"})
       .no_effect("padding is not read by the model", {"pad_token"})
-      .refuse("dataset_name", {}, "save the data set's rows as .jsonl or .parquet, and give that file as train_data")
-      .refuse("dataset_text_field", {"text"},
-              "name the field `text` in the data, or describe the file in dataset_info.json (docs/data.md)")
+      .convert("dataset_name", {"train_data, if it is a file or folder", dataset_path})
+      .convert("test_split_size", {"split, if it is a fraction", validation_part})
+      .no_effect("data is read with one thread, and its tokens are cached", {"dataset_streaming"})
+      .refuse("dataset_config", {}, "give the files of that configuration as train_data")
+      .refuse("dataset_train_split", {"train"}, "give the files of that split as train_data")
+      .refuse("dataset_test_split", {"test"}, "give the files of that split as eval_data")
+      .refuse("datasets", {}, "give their files as train_data_blend")
       .refuse("dataset_kwargs", {}, "docs/data.md lists the forms that data can have")
       .refuse("completion_only_loss", {"true"},
               "the loss of prompts and completions is on the completion; give `text` to train on both")
@@ -132,7 +136,8 @@ void add_model_of_trl(ForeignRows& rows) {
   rows.same({{"lora_modules_to_save", "modules_to_save"}})
       .convert("load_in_4bit", {"quantization_bit: 4", load_in_4bit})
       .convert("use_peft", {"finetuning_type: lora", use_peft})
-      .no_effect("scales of 4-bit weights are always quantised themselves", {"use_bnb_nested_quant"})
+      .no_effect("scales of 4-bit weights are always quantised themselves",
+                 {"use_bnb_nested_quant", "bnb_4bit_quant_storage"})
       .no_effect("the model's folder says it", {"lora_task_type", "model_revision", "trust_remote_code"})
       .refuse("load_in_8bit", {"false"}, "use quantization_bit: 4, or none")
       .refuse("bnb_4bit_quant_type", {"nf4"}, "4 bits are nf4")
@@ -144,7 +149,7 @@ void add_model_of_trl(ForeignRows& rows) {
 
 void add_preferences_of_trl(ForeignRows& rows) {
   rows.same({{"beta", "pref_beta"}, {"label_smoothing", "dpo_label_smoothing"}, {"rpo_alpha", "pref_ftx"}})
-      .convert("loss_type", {"pref_loss; nll is the loss of stage sft", loss_type}, true)
+      .convert("loss_type", {"pref_loss; nll is the loss of stage sft", loss_type, true})
       .convert("disable_dropout", {"attention_dropout: 0 and hidden_dropout: 0", disable_dropout})
       .refuse("max_prompt_length", {}, "use cutoff_len, which truncates prompt and completion together")
       .refuse("max_completion_length", {}, "use cutoff_len, which truncates prompt and completion together")

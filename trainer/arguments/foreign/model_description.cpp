@@ -104,6 +104,8 @@ constexpr Fact kFacts[] = {
      [](const ModelConfig& m) { return number(static_cast<double>(m.rope.original_max_position_embeddings)); }},
     {"beta_fast", [](const ModelConfig& m) { return number(m.rope.beta_fast); }},
     {"beta_slow", [](const ModelConfig& m) { return number(m.rope.beta_slow); }},
+    {"yarn_beta_fast", [](const ModelConfig& m) { return number(m.rope.beta_fast); }},
+    {"yarn_beta_slow", [](const ModelConfig& m) { return number(m.rope.beta_slow); }},
     {"normalization", [](const ModelConfig&) { return Texts{"RMSNorm"}; }, "LayerNorm"},
     {"norm_epsilon", [](const ModelConfig& m) { return number(m.rms_norm_eps); }, "1e-5"},
     {"layernorm_epsilon", [](const ModelConfig& m) { return number(m.rms_norm_eps); }},
@@ -218,6 +220,8 @@ void ModelDescription::apply(TrainingArguments* arguments, Problems* problems) c
     if (!fact.standard.empty()) description[std::string(fact.name)] = fact.standard;
   }
   for (const auto& [name, given] : given_) description[name] = given.text;
+  // As Megatron does:
+  if (given_.contains("use_rotary_position_embeddings")) description["position_embedding_type"] = "rope";
   if (given_.contains("enable_gpt_oss")) description["position_embedding_type"] = "yarn";
   problems->collect([&] {
     const std::string text = config_of_description(description, arguments->data.tokenizer);

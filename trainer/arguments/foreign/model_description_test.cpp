@@ -61,6 +61,18 @@ constexpr const char* kDeepSeek =
     "--rotary-base 10000 --rotary-scaling-factor 40 --mscale 1.0 --mscale-all-dim 1.0";
 
 // Expected: the config.json of Meta-Llama-3-8B.
+TEST(ModelDescription, AnOlderNameOfRopeIsRope) {
+  std::string older = kLlama;
+  const std::string name = "--position-embedding-type rope";
+  older.replace(older.find(name), name.size(), "--use-rotary-position-embeddings --no-position-embedding");
+  EXPECT_EQ(described(older).rope.rope_theta, 500000);
+  const std::string yarn = kLlama + std::string(
+                                        "--position-embedding-type yarn --rotary-scaling-factor 4 "
+                                        "--yarn-original-max-position-embeddings 2048 --yarn-beta-fast 16");
+  EXPECT_EQ(described(yarn).rope.original_max_position_embeddings, 2048);
+  EXPECT_EQ(described(yarn).rope.beta_fast, 16);
+}
+
 TEST(ModelDescription, MakesALlama) {
   const ModelConfig model = described(kLlama);
   EXPECT_EQ(model.model_type, "llama");

@@ -12,6 +12,9 @@ inline constexpr std::string_view kFast = "it affects speed only, not results; t
 inline constexpr std::string_view kMetrics =
     "metrics are always written to output_dir: metrics.jsonl, TensorBoard events in runs, report.html";
 
+inline constexpr std::string_view kNotEnabled = "the setting that enables it is not supported";
+inline constexpr std::string_view kRollouts = "there is no reinforcement learning with rollouts";
+
 class ForeignRows {
  public:
   explicit ForeignRows(ForeignProgram program) : program_(program) {}
@@ -21,21 +24,21 @@ class ForeignRows {
     for (const auto& [name, argument] : names) rows_.push_back({name, program_, SameArgument{argument}});
     return *this;
   }
-  ForeignRows& convert(std::string_view name, const Converted& converted, bool takes_list = false) {
-    rows_.push_back({name, program_, converted, takes_list});
+  ForeignRows& convert(std::string_view name, const Converted& converted) {
+    rows_.push_back({name, program_, converted});
     return *this;
   }
-  ForeignRows& model(std::initializer_list<std::string_view> names, bool takes_list = false) {
-    for (const std::string_view name : names) rows_.push_back({name, program_, DescribesModel{}, takes_list});
+  ForeignRows& model(std::initializer_list<std::string_view> names) {
+    for (const std::string_view name : names) rows_.push_back({name, program_, DescribesModel{}});
     return *this;
   }
   ForeignRows& no_effect(std::string_view why, std::initializer_list<std::string_view> names) {
     for (const std::string_view name : names) rows_.push_back({name, program_, WithoutEffect{why}});
     return *this;
   }
-  ForeignRows& refuse(std::string_view name, std::initializer_list<std::string_view> neutral, std::string_view instead,
-                      bool takes_list = false) {
-    rows_.push_back({name, program_, NotSupported{neutral, instead}, takes_list});
+  ForeignRows& refuse(std::string_view name, std::initializer_list<std::string_view> neutral,
+                      std::string_view instead) {
+    rows_.push_back({name, program_, NotSupported{neutral, instead}});
     return *this;
   }
 
@@ -49,6 +52,7 @@ class ForeignRows {
 std::vector<ForeignSetting> huggingface_settings();    // with TRL's
 std::vector<ForeignSetting> llama_factory_settings();  // with ROLL's
 std::vector<ForeignSetting> megatron_settings();
+void add_rest_of_megatron(ForeignRows& rows);  // those without effect, and refused ones
 std::vector<ForeignSetting> torchtitan_settings();
 
 }  // namespace concord

@@ -22,7 +22,7 @@
 #include "core/base/files/output_check.h"
 #include "trainer/cli/conform/golden_run.h"
 #include "trainer/cli/conform/zip_file.h"
-#include "trainer/cli/shell_command.h"
+#include "trainer/cli/rank_command.h"
 #include "trainer/report/files.h"
 
 extern char** environ;

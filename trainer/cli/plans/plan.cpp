@@ -148,6 +148,11 @@ void add_bucket_options(CLI::App* plan, BucketArguments* buckets, TrainingArgume
   with_buckets(add_setting(plan, {.name = "sequence_parallel"}, settings));
   with_buckets(plan->add_flag("--grads_in_parameter_type", buckets->grads_in_parameter_type,
                               "keep gradients in the parameter dtype instead of fp32"));
+  with_buckets(add_setting(
+      plan, {.name = "optimizer", .help = "the one whose state is counted; muon's as if it were adam's"}, settings));
+  with_buckets(add_setting(plan, {.name = "exp_avg_dtype"}, settings));
+  with_buckets(add_setting(plan, {.name = "exp_avg_sq_dtype"}, settings));
+  with_buckets(add_setting(plan, {.name = "adam_beta2"}, settings));
   with_buckets(
       add_setting(plan, {.name = "ema_decay", .help = "as for train; above 0: also count the EMA weights"}, settings));
   with_buckets(add_setting(plan, {.name = "ddp_bucket_size"}, settings));
@@ -165,7 +170,7 @@ void print_plan(const TrainingArguments& settings, int64_t world, std::optional<
   buckets.use_distributed_optimizer = settings.data_parallel.use_distributed_optimizer;
   buckets.sequence_parallel = settings.model_options.sequence_parallel;
   buckets.ddp_bucket_size = settings.data_parallel.ddp_bucket_size;
-  buckets.ema_decay = settings.optimizer.ema_decay;
+  buckets.optimizer = settings.optimizer;
   std::fputs(buckets_text(buckets, layout, rank.value_or(0), json).c_str(), stdout);
 }
 

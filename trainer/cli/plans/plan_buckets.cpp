@@ -10,6 +10,7 @@
 #include "core/base/parse_json.h"
 #include "core/base/quoted.h"
 #include "core/models/parameter_plan.h"
+#include "core/optim/state_precision.h"
 
 namespace concord {
 namespace {
@@ -96,37 +97,11 @@ std::vector<PlannedParameter> parse_parameters(const std::string& text, const st
   return parameters;
 }
 
-namespace {
-
-// Returns the bytes of the EMA weights, in fp32 and sharded like the optimizer state.
-int64_t average_bytes(const BucketPlan& plan) {
-  int64_t bytes = 0;
-  for (const BucketPlan::Buffer& buffer : plan.buffers) bytes += buffer.elements / buffer.shards * 4;
-  return bytes;
-}
-
-std::string plan_json(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters, bool has_average) {
-  if (!has_average) return to_json(plan, parameters);
-  auto document = parse_json<nlohmann::ordered_json>(to_json(plan, parameters), "the plan");
-  document["bytes"]["average"] = average_bytes(plan);
-  document["bytes"]["total"] = memory_of(plan).total() + average_bytes(plan);
-  return document.dump();
-}
-
-std::string plan_table(const BucketPlan& plan, const std::vector<PlannedParameter>& parameters, bool has_average) {
-  const std::string table = to_text(plan, parameters);
-  if (!has_average) return table;
-  const auto megabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
-  return table + fmt::format("  average (ema_decay) {:.1f} MB, with it {:.1f} MB in all\n",
-                             megabytes(average_bytes(plan)), megabytes(memory_of(plan).total() + average_bytes(plan)));
-}
-
-}  // namespace
-
 std::string buckets_text(const BucketArguments& arguments, const RankLayout& layout, int64_t rank, bool as_json) {
   if (arguments.model_config.empty() == arguments.parameters.empty()) {
     throw ConfigError("--buckets needs the parameters: give either --model FOLDER or --parameters FILE");
   }
+  check_state_precision(arguments.optimizer);
   Chunks chunks;
   if (!arguments.model_config.empty()) {
     chunks = chunks_of_model(arguments, layout, rank);
@@ -141,11 +116,16 @@ std::string buckets_text(const BucketArguments& arguments, const RankLayout& lay
                                                      .bucket_elements = arguments.ddp_bucket_size,
                                                      .one_bucket = i > 0,
                                                      .distributed_optimizer = arguments.use_distributed_optimizer,
+                                                     .alignment = state_alignment(arguments.optimizer.precision),
                                                      .fp32_grads = !arguments.grads_in_parameter_type});
+    const StateOfType state = [&](DType parameter) -> ElementState {
+      const StatePlan tensors = plan_state(arguments.optimizer, parameter != DType::kF32);
+      return {tensors.bytes(), to_text(tensors)};
+    };
     if (as_json) {
-      text += fmt::format("{}{}", i > 0 ? "," : "[", plan_json(plan, chunks[i], arguments.ema_decay > 0));
+      text += fmt::format("{}{}", i > 0 ? "," : "[", to_json(plan, chunks[i], state));
     } else {
-      text += fmt::format("chunk {} of rank {}\n{}", i, rank, plan_table(plan, chunks[i], arguments.ema_decay > 0));
+      text += fmt::format("chunk {} of rank {}\n{}", i, rank, to_text(plan, chunks[i], state));
     }
   }
   if (as_json) text.append("]\n");

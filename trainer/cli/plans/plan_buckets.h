@@ -7,6 +7,7 @@
 
 #include "core/data_parallel/bucket_plan.h"
 #include "core/mesh/rank_layout.h"
+#include "core/optim/optimizer_options.h"
 
 namespace concord {
 
@@ -20,7 +21,7 @@ struct BucketArguments {
   bool sequence_parallel = false;
   bool grads_in_parameter_type = false;
   int64_t ddp_bucket_size = 0;
-  double ema_decay = 0;  // above 0: with the average of the weights that a run then keeps
+  OptimizerOptions optimizer = {};  // whose state is counted; that of muon as if it were AdamW's
 };
 
 // A table, or one JSON document: a list with the plan of each chunk of |rank|. Throws ConfigError, with the file and

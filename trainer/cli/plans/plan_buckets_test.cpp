@@ -64,11 +64,15 @@ TEST(PlanBuckets, PlansTheParametersOfAModel) {
   EXPECT_EQ(document[0]["bytes"]["total"], elements * (2 + 4 + 6));
   EXPECT_EQ(buffer["dtype"], "bf16");
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("chunk 0 of rank 0"));
-  arguments.ema_decay = 0.99;  // 4 bytes more for each of this rank's half
+  arguments.optimizer.ema_decay = 0.99;  // 4 bytes more for each of this rank's half
   const auto averaged = nlohmann::json::parse(buckets_text(arguments, layout, 0, true))[0]["bytes"];
-  EXPECT_EQ(averaged["average"], elements * 2);
+  EXPECT_EQ(averaged["optimizer"], elements * (6 + 2));
   EXPECT_EQ(averaged["total"], elements * (2 + 4 + 6 + 2));
-  EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("average (ema_decay)"));
+  arguments.optimizer.precision.exp_avg_dtype = StateType::bf16;  // 2 bytes fewer
+  const auto narrow = nlohmann::json::parse(buckets_text(arguments, layout, 0, true))[0];
+  EXPECT_EQ(narrow["bytes"]["optimizer"], elements * (6 + 2 - 1));
+  EXPECT_EQ(narrow["buffers"][0]["state"], "exp_avg bf16 2 + exp_avg_sq fp32 4 + main fp32 4 + ema fp32 4");
+  EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("main fp32 4 + ema fp32 4 = 14 bytes"));
   arguments.dtype = "";
   EXPECT_THAT(buckets_text(arguments, layout, 0, false), HasSubstr("parameters of f32"));  // from config.json
 }

@@ -37,8 +37,10 @@ OPERATOR(Matmul, (Tensor self, Tensor other, Out out, int8_t) {
   widen({&self, &other});
   out = at::matmul(self, other);
 })
+// An fp32 result of 16-bit operands is not rounded in between.
 OPERATOR(Mm, (Tensor self, Tensor other, Out out, int8_t) {
   widen({&self, &other});
+  if (out->scalar_type() == at::kFloat) self = self.to(at::kFloat), other = other.to(at::kFloat);
   out = at::mm(self, other);
 })
 OPERATOR(BatchMatMul, (Tensor self, Tensor other, Out out, int8_t) {

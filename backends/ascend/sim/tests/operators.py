@@ -361,6 +361,36 @@ case("RotaryPositionEmbeddingV2 RotaryPositionEmbeddingGrad", gradients(torch_np
 case("RotaryPositionEmbeddingV2 RotaryPositionEmbeddingGrad",
      gradients(lambda x, cos, sin: torch_npu.npu_rotary_mul(x, cos, sin, "interleave")), w(2, 6, 3, 8), angles.cos(),
      angles.sin(), rtol=1e-5, atol=1e-6, reference=gradients(rotary_pairs))
+def rotary_of_rows(rotary_mode):
+    # Queries and keys in the rows of a projection, of which half of each head is rotated.
+    def run(rows, cache, positions):
+        q, k = rows[:, :96], rows[:, 96:128]
+        if rows.device.type != "cpu":
+            return torch.cat(torch_npu.npu_mrope(positions, q, k, cache, 32, mrope_section=[0, 0, 0],
+                                                 rotary_mode=rotary_mode), -1)
+        heads, (cos, sin) = rows[:, :128].unflatten(-1, (4, 32)), cache[positions].unsqueeze(1).chunk(2, -1)
+        a, b = heads[..., :16].chunk(2, -1) if rotary_mode == "half" else (heads[..., :16:2], heads[..., 1:16:2])
+        turned = (a * cos - b * sin, b * cos + a * sin)
+        turned = torch.cat(turned, -1) if rotary_mode == "half" else torch.stack(turned, -1).flatten(-2)
+        return torch.cat((turned, heads[..., 16:]), -1).flatten(-2)
+    return run
+def rotary_of_rows_directly(rows, cache, positions):
+    outs = [torch.zeros(5, width, device="npu") for width in (96, 32)]
+    directly("RopeWithSinCosCache", outs[0], positions, rows[:, :96], rows[:, 96:128], cache, None, 32, ctypes.c_bool(True),
+             outs[1], place=7)
+    return torch.cat(outs, -1)
+case("RopeWithSinCosCache", lambda *inputs: rotary_of_rows_directly(*inputs), f(5, 160), f(9, 16),
+     torch.tensor([8, 0, 3, 3, 1]), rtol=1e-6, atol=1e-6, reference=rotary_of_rows("half"))
+for rotary_mode in ("half", "interleave"):
+    case("RopeWithSinCosCacheV2", rotary_of_rows(rotary_mode), f(5, 160), f(9, 16), torch.tensor([8, 0, 3, 3, 1]), rtol=1e-6,
+         atol=1e-6)
+def geglu(x, form, left):
+    a, b = x.chunk(2, -1) if left else reversed(x.chunk(2, -1))
+    return torch.nn.functional.gelu(a, approximate=form) * b
+for number, form in enumerate(("none", "tanh")):
+    for left in (True, False):
+        case("GeGluV3 GeGluV3Backward", gradients(lambda x, n=number, l=left: torch_npu.npu_geglu(x, -1, n, l)[0]), w(3, 5, 8),
+             rtol=1e-5, atol=1e-6, reference=gradients(lambda x, f=form, l=left: geglu(x, f, l)))
 case("AddRmsNorm", lambda x, y, g: torch_npu.npu_add_rms_norm(x, y, g, 1e-6)[0], f(3, 8), f(3, 8), f(8), rtol=1e-5,
      atol=1e-6, reference=lambda x, y, g: rms_norm(x + y, g))
 

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "backends/ascend/torch/ops/testing/vendor_calls.h"
 #include "core/ops/optimizer/adamw.h"
@@ -80,6 +81,38 @@ TEST(AscendAdamW, NeighboursAreOneCallWithTheReferencesValues) {
       }
     }
   }
+}
+
+// Two groups that follow one another in memory, of which the second has no weight decay. sim_npu_work_counts counts how
+// often their gradients are scaled.
+TEST(AscendAdamW, NeighboursOfTwoGroupsHaveTheReferencesValues) {
+  const Flat given = draw_flat(at::kBFloat16);
+  const auto groups_of = [](const AdamWLists& all) {
+    const auto part = [](const std::vector<Tensor>& list, size_t begin, size_t end) {
+      return list.empty() ? list : std::vector(list.begin() + begin, list.begin() + end);
+    };
+    const auto lists = [&](size_t begin, size_t end) {
+      return AdamWLists{part(all.weights, begin, end), part(all.m, begin, end), part(all.v, begin, end),
+                        part(all.values, begin, end), part(all.grads, begin, end)};
+    };
+    return std::pair(lists(0, 2), lists(2, 3));
+  };
+  const AdamWStep decayed = adamw_step({0.9, 0.95, 1e-8}, 1e-2, 0.1, 0.25, 3);
+  const AdamWStep plain = adamw_step({0.9, 0.95, 1e-8}, 1e-2, 0, 0.25, 3);
+  const Flat right = given.on(c10::kCPU, at::kDouble, at::kDouble);
+  const auto [right_first, right_second] = groups_of(right.lists());
+  adamw_(right_first, decayed);
+  adamw_(right_second, plain);
+  const Flat got = given.on(torch_device(current_platform(), 0), at::kFloat, at::kBFloat16);
+  const auto [first, second] = groups_of(got.lists());
+  const VendorCalls count;
+  adamw_groups_({{first, decayed}, {second, plain}});
+  EXPECT_EQ(count.of_libtorch("_fused_adamw_"), 2);
+  // The bounds are those of the test above.
+  EXPECT_LE(largest_difference(got.m, right.m), 1e-6 * right.m.abs().max().item<double>());
+  EXPECT_LE(largest_difference(got.v, right.v), 3e-6 * right.v.abs().max().item<double>());
+  EXPECT_LE(largest_difference(got.weights, right.weights), 3e-6 * right.weights.abs().max().item<double>());
+  EXPECT_TRUE(at::equal(second.values[0].cpu(), second.weights[0].to(at::kBFloat16).cpu()));
 }
 
 // Not the weights in a step of rate 0, nor the elements between the tensors.

@@ -1,14 +1,12 @@
-// How gradients reach the main gradients on Ascend, which has no operator that copies lists of different types, and
-// none that overwrites fp32 with a product of 16-bit operands.
+// How gradients reach the main gradients on Ascend, which has no operator that copies lists of different types.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_foreach_copy.h>
 #include <ATen/ops/cat.h>
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "backends/ascend/torch/ops/dispatcher.h"
-#include "backends/ascend/torch/ops/neighbours.h"
 
 namespace concord::ascend::torch_side {
 namespace {
@@ -16,42 +14,48 @@ namespace {
 using at::Tensor;
 using at::TensorList;
 
-bool is_flat_copy(const Tensor& to, const Tensor& from) {
-  return to.is_contiguous() && to.scalar_type() != from.scalar_type() && to.numel() > 0 && to.sizes() == from.sizes();
+// Longer gradients are converted one by one: a list would read and write them once more.
+constexpr int64_t kMaxListed = 1 << 16;
+
+// Returns |grads|, concatenated and converted together, as parts of one tensor.
+std::vector<Tensor> converted(const std::vector<Tensor>& grads, at::ScalarType type) {
+  std::vector<Tensor> flat, parts;
+  for (const Tensor& each : grads) flat.push_back(each.flatten());
+  Tensor rest = (flat.size() == 1 ? flat.front() : at::cat(flat)).to(type);
+  for (const Tensor& each : grads) {
+    parts.push_back(rest.narrow(0, 0, each.numel()).view(each.sizes()));
+    rest = rest.narrow(0, each.numel(), rest.numel() - each.numel());
+  }
+  return parts;
 }
 
-// Gradients whose destinations are neighbours are concatenated and copied together.
+// Gradients of the destinations' type, and short ones of another, are copied by one operator.
 void copy_grads_(TensorList main, TensorList grads) {
-  bool flat = true;
-  for (size_t i = 0; i < main.size(); ++i) flat = flat && is_flat_copy(main[i], grads[i]);
-  if (!flat) {
-    reference("concord::copy_grads_", {main.vec(), grads.vec()});
-    return;
-  }
-  std::vector<size_t> order(main.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::ranges::sort(order, {}, [&](size_t i) { return main[i].storage_offset(); });
-  for (size_t begin = 0; begin < order.size();) {
-    Tensor to = main[order[begin]].flatten();
-    std::vector<Tensor> from{grads[order[begin]].flatten()};
-    for (++begin; begin < order.size() && follows(to, main[order[begin]]); ++begin) {
-      to = joined(to, main[order[begin]]);
-      from.push_back(grads[order[begin]].flatten());
+  if (main.empty()) return;
+  const at::ScalarType type = main[0].scalar_type();
+  std::vector<Tensor> to, from, narrow_to, narrow;
+  for (size_t i = 0; i < main.size(); ++i) {
+    if (main[i].scalar_type() != type || (grads[i].scalar_type() != type && grads[i].numel() > kMaxListed)) {
+      Tensor(main[i]).copy_(grads[i]);
+    } else if (grads[i].scalar_type() == type) {
+      to.push_back(main[i]);
+      from.push_back(grads[i]);
+    } else {
+      narrow_to.push_back(main[i]);
+      narrow.push_back(grads[i]);
     }
-    to.copy_(from.size() == 1 ? from.front() : at::cat(from));
   }
+  if (narrow.size() == 1 && to.empty()) {
+    narrow_to.front().copy_(narrow.front());
+  } else if (!narrow.empty()) {
+    const std::vector<Tensor> wide = converted(narrow, type);
+    to.insert(to.end(), narrow_to.begin(), narrow_to.end());
+    from.insert(from.end(), wide.begin(), wide.end());
+  }
+  if (!to.empty()) at::_foreach_copy_(to, from);
 }
 
-// Weight gradients are added to zeros (linear.cpp), so one fill for many of them does.
-bool prefers_cleared_grads(const Tensor& weight) {
-  static const bool adds = find("npu_grouped_matmul_add_").has_value();
-  return adds && (weight.scalar_type() == at::kHalf || weight.scalar_type() == at::kBFloat16);
-}
-
-TORCH_LIBRARY_IMPL(concord, PrivateUse1, m) {
-  m.impl("copy_grads_", copy_grads_);
-  m.impl("prefers_cleared_grads", prefers_cleared_grads);
-}
+TORCH_LIBRARY_IMPL(concord, PrivateUse1, m) { m.impl("copy_grads_", copy_grads_); }
 
 }  // namespace
 }  // namespace concord::ascend::torch_side

@@ -29,7 +29,7 @@ Pair rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   return {made.at(0).toTensor(), made.at(1).toTensor().squeeze(-1)};
 }
 
-// The vendor sums the weight's gradient in fp32.
+// The weight's gradient stays in fp32, in which the vendor sums it.
 Pair rms_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Tensor& rstd) {
   static const auto fused = find("npu_rms_norm_backward");
   if (!fused || !has_fused_norm(x, weight)) {
@@ -40,7 +40,7 @@ Pair rms_norm_backward(const Tensor& grad, const Tensor& x, const Tensor& weight
                                    {"input", x.contiguous()},
                                    {"gamma", weight},
                                    {"rstd", rstd.unsqueeze(-1).contiguous()}});
-  return {made.at(0).toTensor(), made.at(1).toTensor().to(weight.scalar_type())};
+  return {made.at(0).toTensor(), made.at(1).toTensor()};
 }
 
 Triple add_rms_norm(const Tensor& x, const Tensor& branch, const Tensor& weight, double eps, double multiplier) {

@@ -1,0 +1,90 @@
+// Codes of blocks, compared with the nearest fraction by search. tests/parity/state_codes.py compares them with torchao's.
+#include "core/ops/optimizer/block_codes.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/ops/testing/samples.h"
+
+namespace concord::ops::testing::of_block_codes {
+namespace {
+
+constexpr CodeMap kMaps[] = {CodeMap::dynamic_signed, CodeMap::dynamic_unsigned};
+
+struct Coded {
+  at::Tensor codes, scales;
+
+  explicit Coded(const at::Tensor& values, CodeMap map)
+      : codes(at::empty({values.numel()}, at::kByte)), scales(at::empty({values.numel() / kStateBlock}, at::kFloat)) {
+    encode_blocks(values, map, codes, scales);
+  }
+  at::Tensor decoded(CodeMap map) const {
+    const at::Tensor values = at::empty({codes.numel()}, at::kFloat);
+    decode_blocks(codes, scales, map, values);
+    return values;
+  }
+};
+
+TEST(CodeMap, HasSevenDecadesZeroAndOne) {
+  for (const CodeMap map : kMaps) {
+    const auto& fractions = code_fractions(map);
+    EXPECT_TRUE(std::ranges::is_sorted(fractions));
+    EXPECT_EQ(std::ranges::adjacent_find(fractions), fractions.end()) << "each is there once";
+    EXPECT_EQ(fractions[255], 1);
+    EXPECT_EQ(fractions[static_cast<size_t>(code_of_zero(map))], 0);
+  }
+  // The middles of the parts of [0.1, 1] of the largest decade, and of the only part of the smallest.
+  const auto& both = code_fractions(CodeMap::dynamic_signed);
+  EXPECT_NEAR(both[254], 1 - 0.9 / 128, 1e-7);
+  EXPECT_EQ(both[0], -both[254]);
+  EXPECT_NEAR(both[128], 0.55e-6, 1e-13);
+  EXPECT_NEAR(code_fractions(CodeMap::dynamic_unsigned)[1], (0.1 + 0.9 / 4) * 1e-6, 1e-13);
+}
+
+// The nearest of all fractions, or one that is equally near within the rounding of fp32.
+TEST(BlockCodes, AreThoseOfTheNearestFractions) {
+  Draw draw(3);
+  for (const CodeMap map : kMaps) {
+    at::Tensor values = draw.normal({64 * kStateBlock}, at::kFloat).pow(3);
+    if (map == CodeMap::dynamic_unsigned) values = values.abs();
+    const Coded coded(values, map);
+    const auto& fractions = code_fractions(map);
+    for (int64_t i = 0; i < values.numel(); ++i) {
+      const double scale = coded.scales.const_data_ptr<float>()[i / kStateBlock];
+      const double x = values.const_data_ptr<float>()[i] / scale;
+      double nearest = 2;
+      for (const float each : fractions) nearest = std::min(nearest, std::abs(x - each));
+      const double own = std::abs(x - fractions[coded.codes.const_data_ptr<uint8_t>()[i]]);
+      ASSERT_LE(own, nearest + 0x1p-23 * std::abs(x)) << i;
+    }
+    EXPECT_TRUE(coded.scales.equal(std::get<0>(values.view({-1, kStateBlock}).abs().max(1))));
+  }
+}
+
+// Decoding and encoding again changes nothing if the largest magnitude of a block is positive: 1 is a fraction.
+TEST(BlockCodes, OfDecodedValuesAreTheSame) {
+  Draw draw(5);
+  for (const CodeMap map : kMaps) {
+    at::Tensor values = draw.normal({16 * kStateBlock}, at::kFloat);
+    if (map == CodeMap::dynamic_unsigned) values = values.abs();
+    values.view({-1, kStateBlock}).select(1, 7).fill_(10);
+    const Coded once(values, map), twice(once.decoded(map), map);
+    EXPECT_TRUE(once.codes.equal(twice.codes));
+    EXPECT_TRUE(once.scales.equal(twice.scales));
+  }
+}
+
+TEST(BlockCodes, OfZerosAreZeros) {
+  for (const CodeMap map : kMaps) {
+    const Coded coded(at::zeros({2 * kStateBlock}, at::kFloat), map);
+    EXPECT_TRUE(coded.codes.eq(code_of_zero(map)).all().item<bool>());
+    EXPECT_TRUE(coded.decoded(map).eq(0).all().item<bool>());
+  }
+}
+
+}  // namespace
+}  // namespace concord::ops::testing::of_block_codes
