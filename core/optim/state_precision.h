@@ -37,8 +37,8 @@ StatePlan plan_state(const OptimizerOptions& options, bool has_main);
 std::string to_text(const StatePlan& plan);
 
 // Whether moments of a parameter that consists of tensors with these numbers of elements can be blocks of codes: as in
-// bitsandbytes all have at least 4,096 elements, and as in torchao multiples of a block. Other moments stay in fp32, under
-// every layout.
+// bitsandbytes all have at least 4,096 elements, and as in torchao multiples of a block. Other moments stay in fp32,
+// under every layout.
 bool takes_blocks(std::span<const int64_t> elements);
 // Returns the first parameter alignment of DataParallelOptions with which shards are whole blocks; 0: any.
 int64_t state_alignment(const StatePrecision& precision);

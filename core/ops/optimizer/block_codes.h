@@ -1,6 +1,6 @@
 // Blocks of 8-bit codes (Dettmers et al., "8-bit optimizers via block-wise quantization", 2022): 256 values share a
-// scale, the largest magnitude among them, and a value is the code of the nearest fraction of it (core/base/code_map.h).
-// Codes and scales are bit for bit those of torchao's OptimState8bit. Threads: any.
+// scale, the largest magnitude among them, and a value is the code of the nearest fraction of it
+// (core/base/code_map.h). Codes and scales are bit for bit those of torchao's OptimState8bit. Threads: any.
 #pragma once
 
 #include <ATen/core/Tensor.h>

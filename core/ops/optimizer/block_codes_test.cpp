@@ -86,8 +86,8 @@ uint64_t fnv1a(const at::Tensor& tensor) {
   return hash;
 }
 
-// The hashes are of quantize_8bit_with_qmap and scale_tensor (torchao 0.18.0, torchao/optim/quant_utils.py) for the same
-// values, or their magnitudes, with create_dynamic_map in a process with ATEN_CPU_CAPABILITY=default.
+// The hashes are of quantize_8bit_with_qmap and scale_tensor (torchao 0.18.0, torchao/optim/quant_utils.py) for the
+// same values, or their magnitudes, with create_dynamic_map in a process with ATEN_CPU_CAPABILITY=default.
 TEST(BlockCodes, AreTorchaos) {
   const at::Tensor values = at::empty({1 << 16}, at::kFloat);
   for (int64_t i = 0; i < values.numel(); ++i) {
