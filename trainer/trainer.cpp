@@ -24,7 +24,8 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       checkpointer_(run_, {health_, log_, evaluator_.best(), [this] { return training_state(); }}),
       exit_(run_),
       profile_(plan_.arguments, job.rank(), job.world(), parts_.timers,
-               {job.platform().extension<concord_activity_table>(), [&job] { job.device().synchronize(); }}) {
+               {job.platform().extension<concord_activity_table>(), [&job] { job.device().synchronize(); },
+                job.platform().extension<concord_profiler_table>()}) {
   if (plan_.continues()) restore(read_training_state(plan_.resume_from));
 }
 

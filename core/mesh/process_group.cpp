@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/record_function.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -139,6 +140,8 @@ Work ProcessGroup::submit(CallSignature signature, std::vector<at::Tensor> keep,
 
 Work ProcessGroup::submit(ChannelCall call) {
   call.signature.group = name_;
+  // Evaluated only while a profile is recorded.
+  RECORD_USER_SCOPE(fmt::format("{} {}", name_, call.signature.to_string()));
   Work work;
   if (channel_->host_is_current()) {
     work.parts_.push_back({channel_, channel_->submit(std::move(call), nullptr)});

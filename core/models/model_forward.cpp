@@ -4,6 +4,7 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/record_function.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
@@ -126,6 +127,7 @@ Tensor ModelChunk::embed(const Tensor& ids_sb, const LayerDropout* noise) const 
 Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const SharedInputs& inputs) const {
   Residual stream{x_pbh};
   for (int64_t i = run.begin; i < run.end; ++i) {
+    RECORD_USER_SCOPE(fmt::format("layers.{}", layers_.first_layer + i));  // evaluated only while a profile is recorded
     stream = parts_->blocks[static_cast<size_t>(i)].forward(stream, inputs);
     if (!inputs->observer) continue;
     stream = {stream.sum(parts_->layers)};

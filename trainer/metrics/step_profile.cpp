@@ -28,6 +28,7 @@ constexpr uint64_t kFirstRow =
 // When an operator began; libtorch gives it back at its end.
 struct Begin : at::ObserverContext {
   Clock::time_point time = Clock::now();
+  uint64_t thread = at::RecordFunction::currentThreadId();
 };
 
 int64_t whole_number(const std::string& text) {
@@ -54,10 +55,11 @@ bool names_rank(const std::vector<std::string>& ranks, int64_t rank, int64_t wor
 // One at a time in a process: libtorch's callbacks are plain functions.
 class StepProfile::Recording {
  public:
-  Recording() {
+  explicit Recording(const std::optional<concord_profiler_table>& profiler) : profiler_(profiler) {
     current_ = this;
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&Recording::began, &Recording::ended)
-                                        .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+    handle_ = at::addGlobalCallback(
+        at::RecordFunctionCallback(&Recording::began, &Recording::ended)
+            .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
   }
   ~Recording() { stop(); }
   Recording(const Recording&) = delete;
@@ -67,6 +69,14 @@ class StepProfile::Recording {
     if (current_ != this) return;
     at::removeCallback(handle_);
     current_ = nullptr;
+  }
+
+  // Open and close a range of the vendor's profiler. A range that it refuses is missing there, no more.
+  void push(const std::string& name) const {
+    if (profiler_) profiler_->range_push(profiler_->self, name.c_str());
+  }
+  void pop() const {
+    if (profiler_) profiler_->range_pop(profiler_->self);
   }
 
   void add(std::string name, const char* kind, Clock::time_point begin, Clock::time_point end) {
@@ -127,13 +137,21 @@ class StepProfile::Recording {
     spans_.push_back(std::move(span));
   }
 
-  static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction&) { return std::make_unique<Begin>(); }
+  static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction& function) {
+    if (current_ != nullptr) current_->push(function.name());
+    return std::make_unique<Begin>();
+  }
   static void ended(const at::RecordFunction& function, at::ObserverContext* context) {
     if (current_ == nullptr) return;
-    current_->add(function.name(), "operator", static_cast<Begin*>(context)->time, Clock::now());
+    const auto* begin = static_cast<Begin*>(context);
+    // Ranges belong to threads; that of an operator that ends in another one stays open there.
+    if (begin->thread == at::RecordFunction::currentThreadId()) current_->pop();
+    const bool is_user = function.scope() == at::RecordScope::USER_SCOPE;
+    current_->add(function.name(), is_user ? "part" : "operator", begin->time, Clock::now());
   }
 
   static Recording* current_;
+  const std::optional<concord_profiler_table> profiler_;
   at::CallbackHandle handle_ = 0;
   const Clock::time_point begin_ = Clock::now();
   std::mutex mutex_;
@@ -156,7 +174,7 @@ StepProfile::StepProfile(const TrainingArguments& arguments, int64_t rank, int64
 }
 
 StepProfile::~StepProfile() {
-  timers_.listen({});
+  timers_.listen({}, {});
   if (!device_records_) return;  // else the run has failed within the steps
   int64_t dropped = 0;
   device_.table->stop(device_.table->self, [](void*, const concord_activity*) {}, nullptr, &dropped);
@@ -165,17 +183,21 @@ StepProfile::~StepProfile() {
 void StepProfile::begin_step(int64_t done) {
   if (!is_asked_ || done < first_ || done >= end_) return;
   if (!recording_) {
-    recording_ = std::make_unique<Recording>();
-    timers_.listen([this](std::string name, Clock::time_point begin, Clock::time_point end) {
-      recording_->add(std::move(name), "part", begin, end);
-    });
+    recording_ = std::make_unique<Recording>(device_.profiler);
+    timers_.listen([this](const std::string& name) { recording_->push(name); },
+                   [this](std::string name, Clock::time_point begin, Clock::time_point end) {
+                     recording_->pop();
+                     recording_->add(std::move(name), "part", begin, end);
+                   });
     start_device();
   }
+  recording_->push(fmt::format("step {}", done + 1));
   begin_ = Clock::now();
 }
 
 void StepProfile::end_step(int64_t done) {
   if (!recording_) return;
+  recording_->pop();
   recording_->add(fmt::format("step {}", done + 1), "step", begin_, Clock::now());
   if (done + 1 >= end_) finish();
 }
@@ -208,7 +230,7 @@ void StepProfile::stop_device() {
 void StepProfile::finish() {
   if (!recording_) return;
   is_asked_ = false;
-  timers_.listen({});
+  timers_.listen({}, {});
   recording_->stop();
   stop_device();
   std::filesystem::create_directories(std::filesystem::path(file_).parent_path());

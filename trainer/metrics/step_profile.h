@@ -3,7 +3,7 @@
 // (trainer/metrics/step_timers.h), the computations of the pipeline's schedule, and within these the operators of
 // libtorch and Concord, forward and backward. On a device an operator's span is the time that the host took to queue
 // it; activities of the device have one row per stream, if the plugin has a table of activities
-// (platform/abi/extensions.h).
+// (platform/abi/extensions.h). All spans of the host are also ranges of the vendor's profiler, if the plugin has them.
 //
 // Other steps are not measured. Threads: training thread only; operators of all threads are recorded.
 #pragma once
@@ -25,6 +25,7 @@ namespace concord {
 struct DeviceActivities {
   std::optional<concord_activity_table> table;
   std::function<void()> synchronize;
+  std::optional<concord_profiler_table> profiler = std::nullopt;
 };
 
 class StepProfile {

@@ -34,21 +34,23 @@ void StepTimers::settle(int64_t level) {
 void StepTimers::watch(const Action& action, bool begins) {
   if (level_ < 2 && !listener_) return;
   settle(2);
+  const StepPart part = action.kind == ActionKind::forward ? StepPart::forward : StepPart::backward;
+  const auto name = [&] {
+    return fmt::format("{} {}", part == StepPart::forward ? "forward" : "backward", to_string(action));
+  };
   const Time now = std::chrono::steady_clock::now();
   if (begins) {
+    if (begun_) begun_(name());
     action_begin_ = now;
     return;
   }
-  const StepPart part = action.kind == ActionKind::forward ? StepPart::forward : StepPart::backward;
   seconds_[static_cast<size_t>(part)] += std::chrono::duration<double>(now - action_begin_).count();
-  if (listener_) {
-    listener_(fmt::format("{} {}", part == StepPart::forward ? "forward" : "backward", to_string(action)),
-              action_begin_, now);
-  }
+  if (listener_) listener_(name(), action_begin_, now);
 }
 
 StepTimers::Span::Span(StepTimers& timers, StepPart part) : timers_(timers), part_(part) {
   timers_.settle(1);
+  if (timers_.begun_) timers_.begun_(to_string(part));
   begin_ = std::chrono::steady_clock::now();
 }
 

@@ -46,10 +46,15 @@ class StepTimers {
   // For Executor::watch: adds to forward or backward.
   void watch(const Action& action, bool begins);
 
-  // Receives the name and time of every part and action, at any level. An empty function removes the listener.
+  // Receives every part and action, at any level: its name when it begins, and its name and time when it ends. Empty
+  // functions remove the listener.
   using Time = std::chrono::steady_clock::time_point;
+  using Begun = std::function<void(const std::string& name)>;
   using Listener = std::function<void(std::string name, Time begin, Time end)>;
-  void listen(Listener listener) { listener_ = std::move(listener); }
+  void listen(Begun begun, Listener listener) {
+    begun_ = std::move(begun);
+    listener_ = std::move(listener);
+  }
 
   void end_step() { ++steps_; }
   // Returns seconds per step since the last call: time_PART_max, also time_PART_min with minmax, time_PART_rank_N with
@@ -62,6 +67,7 @@ class StepTimers {
 
   ParallelContext& job_;
   int64_t level_;
+  Begun begun_;
   Listener listener_;
   Time action_begin_;
   TimingLogOption option_;

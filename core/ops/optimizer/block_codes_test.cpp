@@ -1,4 +1,4 @@
-// Codes of blocks, compared with the nearest fraction by search. tests/parity/state_codes.py compares them with torchao's.
+// Codes of blocks, compared with the nearest fraction by search, and with those of torchao.
 #include "core/ops/optimizer/block_codes.h"
 
 #include <ATen/ops/empty.h>
@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "core/ops/testing/samples.h"
 
@@ -76,6 +77,28 @@ TEST(BlockCodes, OfDecodedValuesAreTheSame) {
     EXPECT_TRUE(once.codes.equal(twice.codes));
     EXPECT_TRUE(once.scales.equal(twice.scales));
   }
+}
+
+uint64_t fnv1a(const at::Tensor& tensor) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto* bytes = static_cast<const uint8_t*>(tensor.const_data_ptr());
+  for (size_t i = 0; i < tensor.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
+  return hash;
+}
+
+// The hashes are of quantize_8bit_with_qmap and scale_tensor (torchao 0.18.0, torchao/optim/quant_utils.py) for the same
+// values, or their magnitudes, with create_dynamic_map in a process with ATEN_CPU_CAPABILITY=default.
+TEST(BlockCodes, AreTorchaos) {
+  const at::Tensor values = at::empty({1 << 16}, at::kFloat);
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    const double u = static_cast<double>((static_cast<uint64_t>(i) * 2654435761u) & 0xffffffffu) * 0x1p-31 - 1;
+    values.data_ptr<float>()[i] = static_cast<float>(u * u * u);
+  }
+  const Coded both(values, CodeMap::dynamic_signed), magnitudes(values.abs(), CodeMap::dynamic_unsigned);
+  EXPECT_EQ(fnv1a(both.codes), 0xe3000dde9a597b28);
+  EXPECT_EQ(fnv1a(magnitudes.codes), 0x441521b1a5ab664f);
+  EXPECT_EQ(fnv1a(both.scales), 0x8470db82c72489a3);
+  EXPECT_EQ(fnv1a(magnitudes.scales), 0x8470db82c72489a3);
 }
 
 TEST(BlockCodes, OfZerosAreZeros) {

@@ -1,5 +1,5 @@
 // Megatron-LM's arguments that have a counterpart here, or describe the model (model_description.cpp);
-// megatron_rest.cpp has the others.
+// megatron_without_counterpart.cpp has the others.
 #include "trainer/arguments/foreign/conversions.h"
 #include "trainer/arguments/foreign/rows.h"
 
@@ -135,7 +135,7 @@ std::vector<ForeignSetting> megatron_settings() {
   add_megatron_names(rows);
   add_megatron_converted(rows);
   add_megatron_model(rows);
-  add_rest_of_megatron(rows);
+  add_megatron_without_counterpart(rows);
   return rows.rows();
 }
 

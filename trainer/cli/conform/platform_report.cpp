@@ -20,9 +20,9 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/output_check.h"
+#include "core/base/quoted.h"
 #include "trainer/cli/conform/golden_run.h"
 #include "trainer/cli/conform/zip_file.h"
-#include "trainer/cli/rank_command.h"
 #include "trainer/report/files.h"
 
 extern char** environ;

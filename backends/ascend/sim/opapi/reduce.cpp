@@ -12,6 +12,7 @@
 #include <ATen/ops/cumsum.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/histc.h>
 #include <ATen/ops/kl_div.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/log_softmax.h>
@@ -58,6 +59,9 @@ OPERATOR(ProdDim, (Tensor self, int64_t dim, bool keep, at::ScalarType type, Out
   out = at::prod(self, dim, keep, type);
 })
 OPERATOR(Cumsum, (Tensor self, int64_t dim, at::ScalarType type, Out out) { out = at::cumsum(self, dim, type); })
+OPERATOR(Histc, (Tensor self, int64_t bins, at::Scalar least, at::Scalar most, Out out) {
+  out = at::histc(self.to(at::kFloat), bins, least, most);
+})
 OPERATOR(LogSumExp, (Tensor self, Ints dims, bool keep, Out out) { out = at::logsumexp(self, dims, keep); })
 OPERATOR(Std, (Tensor self, Ints dims, int64_t correction, bool keep, Out out) {
   out = at::std(self, dims_or_all(dims), correction, keep);

@@ -391,6 +391,8 @@ for number, form in enumerate(("none", "tanh")):
     for left in (True, False):
         case("GeGluV3 GeGluV3Backward", gradients(lambda x, n=number, l=left: torch_npu.npu_geglu(x, -1, n, l)[0]), w(3, 5, 8),
              rtol=1e-5, atol=1e-6, reference=gradients(lambda x, f=form, l=left: geglu(x, f, l)))
+case("Histc", lambda x: torch.histc(x, 4, 0, 3), torch.tensor([0, 3, 3, 1, 2, 3], dtype=torch.int32),
+     reference=lambda x: torch.histc(x.float(), 4, 0, 3).int())
 case("AddRmsNorm", lambda x, y, g: torch_npu.npu_add_rms_norm(x, y, g, 1e-6)[0], f(3, 8), f(3, 8), f(8), rtol=1e-5,
      atol=1e-6, reference=lambda x, y, g: rms_norm(x + y, g))
 

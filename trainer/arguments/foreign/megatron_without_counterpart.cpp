@@ -393,7 +393,7 @@ void add_refused_data(ForeignRows& rows) {
 
 }  // namespace
 
-void add_rest_of_megatron(ForeignRows& rows) {
+void add_megatron_without_counterpart(ForeignRows& rows) {
   add_speed(rows);
   add_precision(rows);
   add_data_and_logs(rows);
