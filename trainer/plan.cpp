@@ -136,7 +136,7 @@ int64_t steps_of_samples(const TrainingArguments& a, const DataArguments& data) 
 
 TokenizerFiles files_of_tokenizer(const DataArguments& data) {
   const std::string first = data.blend.empty() ? data.path : parse_blend(data.blend).paths.front();
-  const bool is_named = (data.dataset && !data.dataset->file.empty()) || !data.blended_sets.empty();
+  const bool is_named = data.dataset || !data.blended_sets.empty();
   return is_named ? tokenizer_files(data.tokenizer) : read_tokenizer_files(first, data.tokenizer);
 }
 

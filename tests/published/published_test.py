@@ -243,6 +243,13 @@ def write_model(folder, name):
         shape = SHAPE | (EXPERTS if family == "qwen3_moe" else {})
         config = transformers.AutoConfig.for_model(family, **shape)
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    elif family in ("qwen3_5", "qwen3_5_moe"):
+        shape = SHAPE | (EXPERTS | {"shared_expert_intermediate_size": 64} if family == "qwen3_5_moe" else {})
+        text = shape | {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+                        "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16}
+        vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+        config = transformers.AutoConfig.for_model(family, text_config=text, vision_config=vision)
+        transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
     elif family in transformers.CONFIG_MAPPING:
         transformers.AutoConfig.for_model(family).save_pretrained(folder)
     else:
