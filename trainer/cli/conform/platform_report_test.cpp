@@ -91,7 +91,9 @@ TEST(PlatformReport, OfAPlatformThatPassesHasEveryPartWithItsBounds) {
     kernels += event.value("cat", "") == "kernel" ? 1 : 0;
   }
   EXPECT_EQ(steps, 10);
-  if (platform() != "cpu") EXPECT_GT(kernels, 100);
+  if (platform() != "cpu") {
+    EXPECT_GT(kernels, 100);
+  }
 
   const json trajectory = report.read("trajectory.json");
   EXPECT_EQ(trajectory["verdict"], "pass");
