@@ -180,11 +180,12 @@ void DistributedDataParallel::Reducer::set_step_replayed(int64_t micro_batches) 
 
 void DistributedDataParallel::Reducer::move_grad(size_t index, const at::Tensor& value) {
   const at::NoGradGuard no_grad;
-  at::Tensor& grad = value.mutable_grad();
+  // Taken first: if an operator below fails, as in a recording, the next step must not add to it.
+  at::Tensor grad = std::exchange(value.mutable_grad(), {});
   if (!grad.defined()) return;  // an operator has added it through the sink
   const auto is_same = [index](const Waiting& each) { return each.parameter == index; };
   if (std::any_of(waiting_.begin(), waiting_.end(), is_same)) move_waiting();
-  waiting_.push_back({index, std::exchange(grad, {})});
+  waiting_.push_back({index, std::move(grad)});
   if (value.dim() != 1) move_waiting();
   added(index);
 }

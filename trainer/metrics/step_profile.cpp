@@ -25,8 +25,20 @@ constexpr size_t kMaxSpans = 4'000'000;  // some 600 MB of text; the rest is cou
 constexpr uint64_t kFirstRow =
     1'000'000;  // rows of devices' streams; those of threads are libtorch's numbers, starting at 1
 
-// When an operator began; libtorch gives it back at its end.
+using Profiler = std::optional<concord_profiler_table>;
+
+// Open and close a range of the vendor's profiler. A range that it refuses is missing there, no more.
+void push(const Profiler& profiler, const std::string& name) {
+  if (profiler) profiler->range_push(profiler->self, name.c_str());
+}
+void pop(const Profiler& profiler) {
+  if (profiler) profiler->range_pop(profiler->self);
+}
+
+// When an operator began; libtorch gives it back at its end, which may be after the recording's.
 struct Begin : at::ObserverContext {
+  explicit Begin(const Profiler& given) : profiler(given) {}
+  Profiler profiler;  // where it has opened a range
   Clock::time_point time = Clock::now();
   uint64_t thread = at::RecordFunction::currentThreadId();
 };
@@ -55,8 +67,8 @@ bool names_rank(const std::vector<std::string>& ranks, int64_t rank, int64_t wor
 // One at a time in a process: libtorch's callbacks are plain functions.
 class StepProfile::Recording {
  public:
-  explicit Recording(const std::optional<concord_profiler_table>& profiler) : profiler_(profiler) {
-    current_ = this;
+  explicit Recording(const Profiler& profiler) : profiler_(profiler) {
+    set_current(this);
     handle_ = at::addGlobalCallback(
         at::RecordFunctionCallback(&Recording::began, &Recording::ended)
             .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
@@ -66,18 +78,12 @@ class StepProfile::Recording {
   Recording& operator=(const Recording&) = delete;
 
   void stop() {
-    if (current_ != this) return;
+    if (std::exchange(is_stopped_, true)) return;
     at::removeCallback(handle_);
-    current_ = nullptr;
+    set_current(nullptr);  // waits for threads that add to this one
   }
 
-  // Open and close a range of the vendor's profiler. A range that it refuses is missing there, no more.
-  void push(const std::string& name) const {
-    if (profiler_) profiler_->range_push(profiler_->self, name.c_str());
-  }
-  void pop() const {
-    if (profiler_) profiler_->range_pop(profiler_->self);
-  }
+  const Profiler& profiler() const { return profiler_; }
 
   void add(std::string name, const char* kind, Clock::time_point begin, Clock::time_point end) {
     add({std::move(name), kind, at::RecordFunction::currentThreadId(), begin, end});
@@ -138,20 +144,31 @@ class StepProfile::Recording {
   }
 
   static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction& function) {
-    if (current_ != nullptr) current_->push(function.name());
-    return std::make_unique<Begin>();
+    Profiler profiler;
+    {
+      const std::lock_guard lock(current_mutex_);
+      if (current_ != nullptr) profiler = current_->profiler_;
+    }
+    push(profiler, function.name());
+    return std::make_unique<Begin>(profiler);
   }
   static void ended(const at::RecordFunction& function, at::ObserverContext* context) {
-    if (current_ == nullptr) return;
     const auto* begin = static_cast<Begin*>(context);
     // Ranges belong to threads; that of an operator that ends in another one stays open there.
-    if (begin->thread == at::RecordFunction::currentThreadId()) current_->pop();
+    if (begin->thread == at::RecordFunction::currentThreadId()) pop(begin->profiler);
     const bool is_user = function.scope() == at::RecordScope::USER_SCOPE;
-    current_->add(function.name(), is_user ? "part" : "operator", begin->time, Clock::now());
+    const std::lock_guard lock(current_mutex_);
+    if (current_ != nullptr) current_->add(function.name(), is_user ? "part" : "operator", begin->time, Clock::now());
+  }
+  static void set_current(Recording* recording) {
+    const std::lock_guard lock(current_mutex_);
+    current_ = recording;
   }
 
+  static std::mutex current_mutex_;  // other threads run operators, too
   static Recording* current_;
-  const std::optional<concord_profiler_table> profiler_;
+  const Profiler profiler_;
+  bool is_stopped_ = false;
   at::CallbackHandle handle_ = 0;
   const Clock::time_point begin_ = Clock::now();
   std::mutex mutex_;
@@ -160,6 +177,7 @@ class StepProfile::Recording {
   int64_t left_out_ = 0;
 };
 
+std::mutex StepProfile::Recording::current_mutex_;
 StepProfile::Recording* StepProfile::Recording::current_ = nullptr;
 
 StepProfile::StepProfile(const TrainingArguments& arguments, int64_t rank, int64_t world, StepTimers& timers,
@@ -184,20 +202,20 @@ void StepProfile::begin_step(int64_t done) {
   if (!is_asked_ || done < first_ || done >= end_) return;
   if (!recording_) {
     recording_ = std::make_unique<Recording>(device_.profiler);
-    timers_.listen([this](const std::string& name) { recording_->push(name); },
+    timers_.listen([this](const std::string& name) { push(recording_->profiler(), name); },
                    [this](std::string name, Clock::time_point begin, Clock::time_point end) {
-                     recording_->pop();
+                     pop(recording_->profiler());
                      recording_->add(std::move(name), "part", begin, end);
                    });
     start_device();
   }
-  recording_->push(fmt::format("step {}", done + 1));
+  push(recording_->profiler(), fmt::format("step {}", done + 1));
   begin_ = Clock::now();
 }
 
 void StepProfile::end_step(int64_t done) {
   if (!recording_) return;
-  recording_->pop();
+  pop(recording_->profiler());
   recording_->add(fmt::format("step {}", done + 1), "step", begin_, Clock::now());
   if (done + 1 >= end_) finish();
 }

@@ -59,6 +59,7 @@ TrackedValues tracked(const LoggedStep& entry) {
                                {"num_input_tokens_seen", static_cast<double>(entry.tokens)},
                                {"tokens_per_second", entry.tokens_per_second}});
   if (entry.mfu) values.emplace_back("mfu", *entry.mfu);
+  if (entry.samples > 0) values.emplace_back("samples", static_cast<double>(entry.samples));
   if (entry.memory_bytes > 0) values.emplace_back("memory_bytes", static_cast<double>(entry.memory_bytes));
   add_to(&values, "", entry.extra);
   return {.step = entry.step, .time = entry.time, .values = std::move(values)};

@@ -38,7 +38,8 @@ class Unpacked {
     return document;
   }
   json part(const std::string& name) const {
-    for (const json& each : read("summary.json")["parts"]) {
+    const json summary = read("summary.json");
+    for (const json& each : summary["parts"]) {
       if (each["part"] == name) return each;
     }
     ADD_FAILURE() << "no part " << name;
