@@ -93,7 +93,8 @@ TEST(CudaPlugin, EveryCapabilityItDoesNotHaveSaysWhy) {
       EXPECT_NE(capability.note, nullptr) << capability.name;
     }
   }
-  EXPECT_EQ(listed.size(), 17U);
+  EXPECT_EQ(listed.size(), 18U);
+  EXPECT_EQ(listed[CONCORD_CAP_TORCH_BF16], 1);
   EXPECT_EQ(listed[CONCORD_CAP_COMM_TIMEOUT], 1);
   EXPECT_EQ(listed[CONCORD_CAP_COMM_SPLIT], 2);
 }

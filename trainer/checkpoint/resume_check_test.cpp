@@ -279,7 +279,7 @@ TEST_F(ResumeCheck, EverySettingOfTheDataChangesItsIdentity) {
     "b": {"file_name": "text_b.jsonl", "columns": {"prompt": "text"}}})");
   for (const std::string name : {"a", "b"}) {
     std::string rows;
-    for (int i = 0; i < 48; ++i) rows += R"({"text": "some text )" + name + "\"}\n";
+    for (int i = 0; i < 48; ++i) rows += R"({"text": "some text )" + name + R"(", "body": "other text"})" + "\n";
     write_file(folder_ / ("text_" + name + ".jsonl"), rows);
   }
   const Words text = {"--train_data", data("text.txt"), "--seq_length", "32"},
@@ -291,6 +291,8 @@ TEST_F(ResumeCheck, EverySettingOfTheDataChangesItsIdentity) {
       {{"train_data", {{}, {}, {"--train_data", b}, "contents "}},
        {"dataset",
         {{"--train_data=", "--dataset_dir", folder_.path()}, {"--dataset", "a"}, {"--dataset", "b"}, "contents "}},
+       {"dataset_text_field",
+        {{"--train_data", data("text_a.jsonl")}, {}, {"--dataset_text_field", "body"}, "contents "}},
        {"train_data_blend",
         {{"--train_data="},
          {"--train_data_blend", "0.3," + a + ",0.7," + b},
