@@ -160,7 +160,7 @@ void Trainer::restore(const TrainingState& state) {
     const OptimizerFiles files(plan_.resume_from, state.optimizer_steps);
     const std::string converted = files.conversions(parts_.optimizer.state_tensors());
     if (!converted.empty() && job_.rank() == 0) {
-      loader::log(CONCORD_LOG_INFO, "train", fmt::format("optimizer state is converted: {}", converted));
+      loader::log(CONCORD_LOG_WARN, "train", fmt::format("optimizer state is converted: {}", converted));
     }
     parts_.optimizer.load_state(files, reads_together(plan_.arguments, plan_.resume_from, job_));
     parts_.lr.set_counter(continued_lr_counter(state, parts_.lr.settings()));
