@@ -38,7 +38,7 @@ void pop(const Profiler& profiler) {
 // When an operator began; libtorch gives it back at its end, which may be after the recording's.
 struct Begin : at::ObserverContext {
   explicit Begin(const Profiler& given) : profiler(given) {}
-  Profiler profiler;  // where it has opened a range
+  Profiler profiler;  // whose range it has opened
   Clock::time_point time = Clock::now();
   uint64_t thread = at::RecordFunction::currentThreadId();
 };
