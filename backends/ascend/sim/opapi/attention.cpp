@@ -1,10 +1,12 @@
-// Fused attention, forward and backward, in the layouts BSH, SBH, BSND, BNSD and, for packed sequences, TND. Computed
-// in float32 on [batch, heads, rows, width], whatever the layout.
+// Fused attention, forward and backward, with sinks or without, in the layouts BSH, SBH, BSND, BNSD and, for packed
+// sequences, TND; and the update of one result with another, for ring attention. Computed in float32 on [batch, heads,
+// rows, width], whatever the layout.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/logical_or.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/maximum.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -25,8 +27,11 @@ struct Rule {
   double scale;
   int64_t before, after;  // keys that a row attends to before and after it, in the modes that use them
   int64_t mode;
-  OptionalTensor mask;  // true hides; a triangle of 2048 by 2048 in the modes that only name a shape
+  OptionalTensor mask;       // true hides; a triangle of 2048 by 2048 in the modes that only name a shape
+  OptionalTensor sink = {};  // [heads]: the score of one more key per head, whose value is 0
 };
+
+Tensor sink_score(const Rule& rule) { return rule.sink->to(at::kFloat).view({1, -1, 1, 1}); }
 
 constexpr int64_t kCompressed = 2048;
 
@@ -78,16 +83,19 @@ struct Forward {
 Forward forward(const Tensor& q, const Tensor& k, const Tensor& v, const Rule& rule) {
   const int64_t times = q.size(1) / k.size(1);
   const Tensor all = scores(q, shared(k, times), rule);
-  const Tensor peak = all.amax(-1, true);
+  Tensor peak = all.amax(-1, true);
+  if (rule.sink) peak = at::maximum(peak, sink_score(rule));
   const Tensor largest = at::where(peak.isinf(), at::zeros_like(peak), peak);
   const Tensor weights = (all - largest).exp();
-  const Tensor total = weights.sum(-1, true);
+  Tensor total = weights.sum(-1, true);
+  if (rule.sink) total = total + (sink_score(rule) - largest).exp();
   const Tensor sum = at::where(total == 0, at::ones_like(total), total);
   return {at::matmul(weights / sum, shared(v, times)), largest, sum};
 }
 
 struct Backward {
   Tensor q, k, v;
+  Tensor sink;  // undefined without
 };
 
 // |result| and the statistics are those of all keys, even if |k| and |v| are only some of them, as in ring
@@ -102,9 +110,12 @@ Backward backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tenso
   const Tensor keys = shared(k, times);
   const Tensor p = (scores(q, keys, rule) - whole.largest).exp() / whole.sum;
   const Tensor dp = at::matmul(gradient, shared(v, times).transpose(-1, -2));
-  const Tensor ds = p * (dp - (gradient * whole.result).sum(-1, true)) * rule.scale;
+  const Tensor row = (gradient * whole.result).sum(-1, true);
+  const Tensor ds = p * (dp - row) * rule.scale;
+  const Tensor sink =
+      rule.sink ? -((sink_score(rule) - whole.largest).exp() / whole.sum * row).sum({0, 2, 3}) : Tensor();
   return {at::matmul(ds, keys), summed(at::matmul(ds.transpose(-1, -2), q), times),
-          summed(at::matmul(p.transpose(-1, -2), gradient), times)};
+          summed(at::matmul(p.transpose(-1, -2), gradient), times), sink};
 }
 
 // ---------------------------------------------------------------------------------------------------------- layouts
@@ -180,23 +191,94 @@ void check_packed(const std::string& layout) {
 
 }  // namespace
 
-// ------------------------------------------------------------------------------------------------------- operators
+// ------------------------------------------------------------------------------------- operators with their arguments
+
+namespace {
+
+void check_softmax_layout(const std::string& layout) {
+  if (!layout.empty())
+    throw OperatorError(kAclnnParamInvalid, "statistics in layout '" + layout + "' are not simulated");
+}
+
+// What every version of the forward operator has. Statistics of rows are written eight times each, as by the hardware.
+struct ForwardCall {
+  const Tensor &query, &key, &value;
+  const std::string& layout;
+  int64_t heads;
+  const Rule& rule;
+
+  void run(const Out& row_max, const Out& row_sum, const Out& out) const {
+    const int64_t width = width_of(query, heads);
+    const Forward done =
+        forward(to_heads(query, layout, width), to_heads(key, layout, width), to_heads(value, layout, width), rule);
+    row_max = done.largest.expand_as(*row_max);
+    row_sum = done.sum.expand_as(*row_sum);
+    out = from_heads(done.result, layout);
+  }
+  void run_packed(const Packed& packed, const Out& row_max, const Out& row_sum, const Out& out) const {
+    check_packed(layout);
+    packed.for_each([&](Packed::Range q, Packed::Range kv) {
+      const Forward done = forward(q.heads(query), kv.heads(key), kv.heads(value), rule);
+      q.statistics(*row_max).copy_(done.largest.expand({-1, -1, -1, row_max->size(-1)}));
+      q.statistics(*row_sum).copy_(done.sum.expand({-1, -1, -1, row_sum->size(-1)}));
+      q.write(*out, done.result);
+    });
+  }
+};
+
+struct BackwardCall {
+  const Tensor &query, &key, &value, &gradient, &row_max, &row_sum, &result;
+  const std::string& layout;
+  int64_t heads;
+  const Rule& rule;
+
+  // Returns the gradient of the sinks.
+  Tensor run(const Out& dq, const Out& dk, const Out& dv) const {
+    const int64_t width = width_of(query, heads);
+    const Backward done =
+        backward(to_heads(query, layout, width), to_heads(key, layout, width), to_heads(value, layout, width),
+                 to_heads(gradient, layout, width),
+                 Whole{to_heads(result, layout, width), row_max.narrow(-1, 0, 1), row_sum.narrow(-1, 0, 1)}, rule);
+    dq = from_heads(done.q, layout);
+    dk = from_heads(done.k, layout);
+    dv = from_heads(done.v, layout);
+    return done.sink;
+  }
+  Tensor run_packed(const Packed& packed, const Out& dq, const Out& dk, const Out& dv) const {
+    check_packed(layout);
+    Tensor sinks;
+    packed.for_each([&](Packed::Range q, Packed::Range kv) {
+      const Whole whole{q.heads(result), q.statistics(row_max).narrow(-1, 0, 1),
+                        q.statistics(row_sum).narrow(-1, 0, 1)};
+      const Backward done = backward(q.heads(query), kv.heads(key), kv.heads(value), q.heads(gradient), whole, rule);
+      q.write(*dq, done.q);
+      kv.write(*dk, done.k);
+      kv.write(*dv, done.v);
+      if (done.sink.defined()) sinks = sinks.defined() ? sinks + done.sink : done.sink;
+    });
+    return sinks;
+  }
+};
+
+void refuse_positions(const std::optional<Ints>& q_start, const std::optional<Ints>& kv_start, int64_t pse_type) {
+  if ((q_start && !q_start->empty()) || (kv_start && !kv_start->empty()) || pse_type != 1) {
+    throw OperatorError(kAclnnParamInvalid, "positions of attention are not simulated");
+  }
+}
+
+bool is_given(const std::optional<Ints>& list) { return list && !list->empty(); }
+
+}  // namespace
 
 // Formatted by hand: clang-format breaks every operator over several lines.
 // clang-format off
-// The row statistics are written eight times each, as the hardware does.
 OPERATOR(FlashAttentionScore,
          (Tensor query, Tensor key, Tensor value, OptionalTensor shift, OptionalTensor, OptionalTensor padding,
           OptionalTensor mask, std::optional<Ints>, double scale, double keep, int64_t before, int64_t after,
           int64_t heads, std::string layout, int64_t, int64_t mode, Out row_max, Out row_sum, std::optional<Out>,
           Out out) {
   refuse_extras(shift, padding, keep);
-  const int64_t width = width_of(query, heads);
-  const Forward done = forward(to_heads(query, layout, width), to_heads(key, layout, width),
-                               to_heads(value, layout, width), Rule{scale, before, after, mode, mask});
-  row_max = done.largest.expand_as(*row_max);
-  row_sum = done.sum.expand_as(*row_sum);
-  out = from_heads(done.result, layout);
+  ForwardCall{query, key, value, layout, heads, Rule{scale, before, after, mode, mask}}.run(row_max, row_sum, out);
 })
 
 OPERATOR(FlashAttentionScoreGrad,
@@ -205,49 +287,160 @@ OPERATOR(FlashAttentionScoreGrad,
           std::optional<Ints>, double scale, double keep, int64_t before, int64_t after, int64_t heads,
           std::string layout, int64_t, int64_t mode, Out dq, Out dk, Out dv, std::optional<Out>) {
   refuse_extras(shift, padding, keep);
-  const int64_t width = width_of(query, heads);
-  const Backward done =
-      backward(to_heads(query, layout, width), to_heads(key, layout, width), to_heads(value, layout, width),
-               to_heads(gradient, layout, width),
-               Whole{to_heads(result, layout, width), row_max.narrow(-1, 0, 1), row_sum.narrow(-1, 0, 1)},
-               Rule{scale, before, after, mode, mask});
-  dq = from_heads(done.q, layout);
-  dk = from_heads(done.k, layout);
-  dv = from_heads(done.v, layout);
+  BackwardCall{query, key, value, gradient, row_max, row_sum, result, layout, heads,
+               Rule{scale, before, after, mode, mask}}.run(dq, dk, dv);
 })
 
 OPERATOR(FlashAttentionVarLenScore,
          (Tensor query, Tensor key, Tensor value, OptionalTensor shift, OptionalTensor, OptionalTensor padding,
           OptionalTensor mask, std::optional<Ints>, Ints q_ends, Ints kv_ends, double scale, double keep,
-          int64_t before, int64_t after, int64_t, std::string layout, int64_t, int64_t mode, Out row_max, Out row_sum,
-          std::optional<Out>, Out out) {
+          int64_t before, int64_t after, int64_t heads, std::string layout, int64_t, int64_t mode, Out row_max,
+          Out row_sum, std::optional<Out>, Out out) {
   refuse_extras(shift, padding, keep);
-  check_packed(layout);
-  Packed{q_ends, kv_ends}.for_each([&](Packed::Range q, Packed::Range kv) {
-    const Rule rule{scale, before, after, mode, mask};
-    const Forward done = forward(q.heads(query), kv.heads(key), kv.heads(value), rule);
-    q.statistics(*row_max).copy_(done.largest.expand({-1, -1, -1, row_max->size(-1)}));
-    q.statistics(*row_sum).copy_(done.sum.expand({-1, -1, -1, row_sum->size(-1)}));
-    q.write(*out, done.result);
-  });
+  ForwardCall{query, key, value, layout, heads, Rule{scale, before, after, mode, mask}}.run_packed(
+      Packed{q_ends, kv_ends}, row_max, row_sum, out);
 })
 
 OPERATOR(FlashAttentionUnpaddingScoreGrad,
          (Tensor query, Tensor key, Tensor value, Tensor gradient, OptionalTensor shift, OptionalTensor,
           OptionalTensor padding, OptionalTensor mask, Tensor row_max, Tensor row_sum, OptionalTensor, Tensor result,
           std::optional<Ints>, Ints q_ends, Ints kv_ends, double scale, double keep, int64_t before, int64_t after,
-          int64_t, std::string layout, int64_t, int64_t mode, Out dq, Out dk, Out dv, std::optional<Out>) {
+          int64_t heads, std::string layout, int64_t, int64_t mode, Out dq, Out dk, Out dv, std::optional<Out>) {
   refuse_extras(shift, padding, keep);
-  check_packed(layout);
-  Packed{q_ends, kv_ends}.for_each([&](Packed::Range q, Packed::Range kv) {
-    const Backward done =
-        backward(q.heads(query), kv.heads(key), kv.heads(value), q.heads(gradient),
-                 Whole{q.heads(result), q.statistics(row_max).narrow(-1, 0, 1), q.statistics(row_sum).narrow(-1, 0, 1)},
-                 Rule{scale, before, after, mode, mask});
-    q.write(*dq, done.q);
-    kv.write(*dk, done.k);
-    kv.write(*dv, done.v);
-  });
+  BackwardCall{query, key, value, gradient, row_max, row_sum, result, layout, heads,
+               Rule{scale, before, after, mode, mask}}.run_packed(Packed{q_ends, kv_ends}, dq, dk, dv);
+})
+
+// With sinks.
+OPERATOR(FlashAttentionScoreV3,
+         (Tensor query, Tensor key, Tensor value, OptionalTensor shift, OptionalTensor, OptionalTensor padding,
+          OptionalTensor mask, OptionalTensor sink, std::optional<Ints>, std::optional<Ints> q_start,
+          std::optional<Ints> kv_start, double scale, double keep, int64_t before, int64_t after, int64_t heads,
+          std::string layout, int64_t, int64_t mode, int64_t pse_type, Out row_max, Out row_sum, std::optional<Out>,
+          Out out) {
+  refuse_extras(shift, padding, keep);
+  refuse_positions(q_start, kv_start, pse_type);
+  ForwardCall{query, key, value, layout, heads, Rule{scale, before, after, mode, mask, sink}}.run(row_max, row_sum, out);
+})
+
+OPERATOR(FlashAttentionScoreGradV3,
+         (Tensor query, Tensor key, Tensor value, Tensor gradient, OptionalTensor shift, OptionalTensor,
+          OptionalTensor padding, OptionalTensor mask, Tensor row_max, Tensor row_sum, OptionalTensor, Tensor result,
+          OptionalTensor sink, std::optional<Ints>, std::optional<Ints> q_start, std::optional<Ints> kv_start,
+          double scale, double keep, int64_t before, int64_t after, int64_t heads, std::string layout, int64_t,
+          int64_t mode, int64_t pse_type, Out dq, Out dk, Out dv, std::optional<Out>, std::optional<Out> dsink) {
+  refuse_extras(shift, padding, keep);
+  refuse_positions(q_start, kv_start, pse_type);
+  const Tensor sinks = BackwardCall{query, key, value, gradient, row_max, row_sum, result, layout, heads,
+                                    Rule{scale, before, after, mode, mask, sink}}.run(dq, dk, dv);
+  if (sink) *dsink = sinks;
+})
+
+OPERATOR(FlashAttentionVarLenScoreV5,
+         (Tensor query, OptionalTensor query_rope, Tensor key, OptionalTensor key_rope, Tensor value,
+          OptionalTensor shift, OptionalTensor, OptionalTensor padding, OptionalTensor mask, OptionalTensor sink,
+          std::optional<Ints>, Ints q_ends, Ints kv_ends, std::optional<Ints> q_start, std::optional<Ints> kv_start,
+          double scale, double keep, int64_t before, int64_t after, int64_t heads, std::string layout, int64_t,
+          int64_t mode, int64_t pse_type, std::string softmax_layout, Out row_max, Out row_sum, std::optional<Out>,
+          Out out) {
+  refuse_extras(query_rope ? query_rope : shift, key_rope ? key_rope : padding, keep);
+  refuse_positions(q_start, kv_start, pse_type);
+  check_softmax_layout(softmax_layout);
+  ForwardCall{query, key, value, layout, heads, Rule{scale, before, after, mode, mask, sink}}.run_packed(
+      Packed{q_ends, kv_ends}, row_max, row_sum, out);
+})
+
+OPERATOR(FlashAttentionUnpaddingScoreGradV5,
+         (Tensor query, OptionalTensor query_rope, Tensor key, OptionalTensor key_rope, Tensor value, Tensor gradient,
+          OptionalTensor shift, OptionalTensor, OptionalTensor padding, OptionalTensor mask, Tensor row_max,
+          Tensor row_sum, OptionalTensor, Tensor result, OptionalTensor sink, std::optional<Ints>, Ints q_ends,
+          Ints kv_ends, std::optional<Ints> q_start, std::optional<Ints> kv_start, double scale, double keep,
+          int64_t before, int64_t after, int64_t heads, std::string layout, int64_t, int64_t mode, int64_t pse_type,
+          std::string softmax_layout, Out dq, std::optional<Out>, Out dk, std::optional<Out>, Out dv,
+          std::optional<Out>, std::optional<Out> dsink) {
+  refuse_extras(query_rope ? query_rope : shift, key_rope ? key_rope : padding, keep);
+  refuse_positions(q_start, kv_start, pse_type);
+  check_softmax_layout(softmax_layout);
+  const Tensor sinks = BackwardCall{query, key, value, gradient, row_max, row_sum, result, layout, heads,
+                                    Rule{scale, before, after, mode, mask, sink}}.run_packed(Packed{q_ends, kv_ends},
+                                                                                              dq, dk, dv);
+  if (sink) *dsink = sinks;
+})
+
+// What torch_npu calls on the Ascend950, packed or not.
+OPERATOR(FlashAttentionScoreV4,
+         (Tensor query, Tensor key, Tensor value, OptionalTensor shift, OptionalTensor, OptionalTensor padding,
+          OptionalTensor mask, OptionalTensor query_rope, OptionalTensor key_rope, OptionalTensor q_scale,
+          OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor sink, std::optional<Ints>,
+          std::optional<Ints> q_ends, std::optional<Ints> kv_ends, std::optional<Ints> q_start,
+          std::optional<Ints> kv_start, double scale, double keep, int64_t before, int64_t after, int64_t heads,
+          std::string layout, int64_t, int64_t mode, int64_t, int64_t pse_type, std::string softmax_layout, int64_t,
+          int64_t, Out row_max, Out row_sum, std::optional<Out>, Out out) {
+  for (const OptionalTensor* each : {&query_rope, &key_rope, &q_scale, &k_scale, &v_scale, &sink}) {
+    refuse_extras(*each, {}, 1);
+  }
+  refuse_extras(shift, padding, keep);
+  refuse_positions(q_start, kv_start, pse_type);
+  check_softmax_layout(softmax_layout);
+  const Rule rule{scale, before, after, mode, mask};
+  const ForwardCall call{query, key, value, layout, heads, rule};
+  if (is_given(q_ends)) return call.run_packed(Packed{*q_ends, *kv_ends}, row_max, row_sum, out);
+  call.run(row_max, row_sum, out);
+})
+
+OPERATOR(FlashAttentionScoreGradV4,
+         (Tensor query, Tensor key, Tensor value, Tensor gradient, OptionalTensor shift, OptionalTensor,
+          OptionalTensor padding, OptionalTensor mask, Tensor row_max, Tensor row_sum, OptionalTensor, Tensor result,
+          OptionalTensor sink, OptionalTensor query_rope, OptionalTensor key_rope, OptionalTensor q_scale,
+          OptionalTensor k_scale, OptionalTensor v_scale, OptionalTensor dy_scale, OptionalTensor out_scale,
+          std::optional<Ints>, std::optional<Ints> q_ends, std::optional<Ints> kv_ends, std::optional<Ints> q_start,
+          std::optional<Ints> kv_start, double scale, double keep, int64_t before, int64_t after, int64_t heads,
+          std::string layout, std::string softmax_layout, int64_t, int64_t mode, int64_t pse_type, int64_t, int64_t,
+          int64_t, Out dq, Out dk, Out dv, std::optional<Out>, std::optional<Out>, std::optional<Out>,
+          std::optional<Out>) {
+  for (const OptionalTensor* each : {&sink, &query_rope, &key_rope, &q_scale, &k_scale, &v_scale, &dy_scale,
+                                     &out_scale}) {
+    refuse_extras(*each, {}, 1);
+  }
+  refuse_extras(shift, padding, keep);
+  refuse_positions(q_start, kv_start, pse_type);
+  check_softmax_layout(softmax_layout);
+  const Rule rule{scale, before, after, mode, mask};
+  const BackwardCall call{query, key, value, gradient, row_max, row_sum, result, layout, heads, rule};
+  if (is_given(q_ends)) {
+    call.run_packed(Packed{*q_ends, *kv_ends}, dq, dk, dv);
+  } else {
+    call.run(dq, dk, dv);
+  }
+})
+
+// The attention over the keys of both, from its parts; |ends| are those of packed sequences, from 0.
+OPERATOR(RingAttentionUpdateV2,
+         (Tensor own, Tensor own_max, Tensor own_sum, Tensor more, Tensor more_max, Tensor more_sum,
+          OptionalTensor ends, std::string layout, std::string statistics, Out out, Out row_max, Out row_sum) {
+  const Tensor top = at::maximum(own_max, more_max);
+  const Tensor own_part = own_sum * (own_max - top).exp(), more_part = more_sum * (more_max - top).exp();
+  const Tensor both = own_part + more_part;
+  // The values [batch, heads, rows, width] of both; |rows| picks those of the statistics.
+  const auto mixed = [&](const Tensor& a, const Tensor& b, const auto& rows) {
+    return a.to(at::kFloat) * rows(own_part / both) + b.to(at::kFloat) * rows(more_part / both);
+  };
+  row_max = top;
+  row_sum = both;
+  if (layout == "SBH") {
+    const int64_t width = own.size(2) / own_max.size(1);
+    out = from_heads(mixed(to_heads(own, layout, width), to_heads(more, layout, width),
+                           [](const Tensor& x) { return x.narrow(-1, 0, 1); }), layout);
+    return;
+  }
+  for (int64_t i = 1; i < ends->numel(); ++i) {
+    const Packed::Range range{(*ends)[i - 1].item<int64_t>(), (*ends)[i].item<int64_t>()};
+    const auto rows = [&](const Tensor& x) {
+      const Tensor of_heads = statistics == "TND" ? range.heads(x) : range.statistics(x);
+      return of_heads.narrow(-1, 0, 1);
+    };
+    range.write(*out, mixed(range.heads(own), range.heads(more), rows));
+  }
 })
 
 // clang-format on

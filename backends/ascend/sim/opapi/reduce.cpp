@@ -25,6 +25,7 @@
 #include <ATen/ops/nll_loss_backward.h>
 #include <ATen/ops/nll_loss_forward.h>
 #include <ATen/ops/prod.h>
+#include <ATen/ops/searchsorted.h>
 #include <ATen/ops/smooth_l1_loss.h>
 #include <ATen/ops/smooth_l1_loss_backward.h>
 #include <ATen/ops/softmax.h>
@@ -62,6 +63,9 @@ OPERATOR(Cumsum, (Tensor self, int64_t dim, at::ScalarType type, Out out) { out 
 OPERATOR(Histc, (Tensor self, int64_t bins, at::Scalar least, at::Scalar most, Out out) {
   out = at::histc(self.to(at::kFloat), bins, least, most);
 })
+OPERATOR(SearchSorted, (Tensor ascending, Tensor self, bool int32, bool right, std::optional<Tensor> order, Out out) {
+  out = at::searchsorted(ascending, self, int32, right, std::nullopt, order);
+})
 OPERATOR(LogSumExp, (Tensor self, Ints dims, bool keep, Out out) { out = at::logsumexp(self, dims, keep); })
 OPERATOR(Std, (Tensor self, Ints dims, int64_t correction, bool keep, Out out) {
   out = at::std(self, dims_or_all(dims), correction, keep);
@@ -83,6 +87,10 @@ OPERATOR(Any, (Tensor self, Ints dims, bool keep, Out out) { out = at::any(self,
 OPERATOR(Equal, (Tensor self, Tensor other, Out out) { out->fill_(at::equal(self, other)); })
 OPERATOR(Amax, (Tensor self, Ints dims, bool keep, Out out) { out = at::amax(self, dims, keep); })
 OPERATOR(Amin, (Tensor self, Ints dims, bool keep, Out out) { out = at::amin(self, dims, keep); })
+OPERATOR(Aminmax, (Tensor self, Ints dims, bool keep, Out least, Out most) {
+  least = at::amin(self, dims, keep);
+  most = at::amax(self, dims, keep);
+})
 OPERATOR(ArgMax, (Tensor self, int64_t dim, bool keep, Out out) { out = at::argmax(self, dim, keep); })
 OPERATOR(ArgMin, (Tensor self, int64_t dim, bool keep, Out out) { out = at::argmin(self, dim, keep); })
 OPERATOR(Max, (Tensor self, Out out) { out = at::max(self); })

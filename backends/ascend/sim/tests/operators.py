@@ -3,9 +3,11 @@
 
 A case names the operators it is about; it fails where one of them was not called, so that a case cannot pass by way of
 another kernel or of torch_npu's fallback to the cpu. At the end every operator that the library has must have had a case.
+On a chip other than the default one only the cases run whose operators torch_npu calls there.
 """
 
 import ctypes
+import math
 import os
 import sys
 
@@ -40,12 +42,14 @@ def bools(*shape):
     return f(*shape) > 0
 
 
-CASES = []
+CHIPS = ("Ascend910", "Ascend950")
+CHIP = os.environ.get("CONCORD_SIM_NPU_SOC", "Ascend910B2")[:len(CHIPS[0])]
+CASES = {chip: [] for chip in CHIPS}
 
 
-def case(operators, function, *inputs, rtol=0.0, atol=0.0, reference=None):
-    """|reference| computes the same on the cpu; |function| itself by default."""
-    CASES.append((operators.split(), function, inputs, rtol, atol, reference or function))
+def case(operators, function, *inputs, rtol=0.0, atol=0.0, reference=None, chip="Ascend910"):
+    """|reference| computes the same on the cpu; |function| itself by default. |chip|: on which torch_npu calls them."""
+    CASES[chip].append((operators.split(), function, inputs, rtol, atol, reference or function))
 
 
 # --- one argument
@@ -393,6 +397,12 @@ for number, form in enumerate(("none", "tanh")):
              rtol=1e-5, atol=1e-6, reference=gradients(lambda x, f=form, l=left: geglu(x, f, l)))
 case("Histc", lambda x: torch.histc(x, 4, 0, 3), torch.tensor([0, 3, 3, 1, 2, 3], dtype=torch.int32),
      reference=lambda x: torch.histc(x.float(), 4, 0, 3).int())
+ascending = torch.tensor([-1.5, -0.5, 0.0, 0.5, 2.0])
+for right in (True, False):
+    case("SearchSorted", lambda x, edges, r=right: torch.bucketize(x, edges, out_int32=True, right=r),
+         torch.tensor([-2.0, -0.5, 0.0, 0.1, 2.0, 3.0]), ascending)
+case("Aminmax SearchSorted", lambda x, edges, order: torch.searchsorted(edges, x, sorter=order), torch.tensor([-2.0, 0.1, 3.0]),
+     ascending.flip(0).contiguous(), torch.arange(4, -1, -1))
 case("AddRmsNorm", lambda x, y, g: torch_npu.npu_add_rms_norm(x, y, g, 1e-6)[0], f(3, 8), f(3, 8), f(8), rtol=1e-5,
      atol=1e-6, reference=lambda x, y, g: rms_norm(x + y, g))
 
@@ -413,9 +423,21 @@ def reference_attention(q, k, v, causal, mask=None):
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=True)
 
 
+def attention_with_sinks(q, k, v, sinks, causal=True):
+    """[B, N, S, D]: one more key per head, with the score |sinks| and value 0, in libtorch's operators."""
+    k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    scores = q @ k.transpose(-1, -2) * WIDTH**-0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -math.inf)
+    column = sinks.view(1, -1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, column), -1), -1)[..., :-1] @ v
+
+
 def fused_attention(layout, **options):
-    def run(q, k, v, mask=None):
-        return torch_npu.npu_fusion_attention(q, k, v, HEADS, layout, atten_mask=mask, scale=WIDTH**-0.5, **options)[0]
+    def run(q, k, v, mask=None, sink=None):
+        sinks = {} if sink is None else {"sink": sink}
+        return torch_npu.npu_fusion_attention(q, k, v, HEADS, layout, atten_mask=mask, scale=WIDTH**-0.5, **sinks,
+                                              **options)[0]
 
     return gradients(run)
 
@@ -425,12 +447,21 @@ def by_layout(layout, causal):
         *(TO_BNSD[layout](x) for x in (q, k, v)), causal)))
 
 
+# On the Ascend950 one operator takes all layouts.
+ATTENTION = {"Ascend910": "FlashAttentionScore FlashAttentionScoreGrad",
+             "Ascend950": "FlashAttentionScoreV4 FlashAttentionScoreGradV4"}
+PACKED = {"Ascend910": "FlashAttentionVarLenScore FlashAttentionUnpaddingScoreGrad",
+          "Ascend950": "FlashAttentionScoreV4 FlashAttentionScoreGradV4"}
 for layout, shape in SHAPES.items():
     inputs = (w(*shape(HEADS)), w(*shape(SHARED)), w(*shape(SHARED)))
     case("FlashAttentionScore FlashAttentionScoreGrad", fused_attention(layout), *inputs, rtol=1e-5, atol=1e-5,
          reference=by_layout(layout, False))
-    case("FlashAttentionScore FlashAttentionScoreGrad", fused_attention(layout, sparse_mode=2), *inputs, TRIANGLE,
-         rtol=1e-5, atol=1e-5, reference=by_layout(layout, True))
+    for chip, names in ATTENTION.items():
+        case(names, fused_attention(layout, sparse_mode=2), *inputs, TRIANGLE, rtol=1e-5, atol=1e-5,
+             reference=by_layout(layout, True), chip=chip)
+    case("FlashAttentionScoreV3 FlashAttentionScoreGradV3", fused_attention(layout, sparse_mode=2), *inputs, TRIANGLE,
+         w(HEADS), rtol=1e-5, atol=1e-5, reference=gradients(lambda q, k, v, mask, sink, l=layout: FROM_BNSD[l](
+             attention_with_sinks(*(TO_BNSD[l](x) for x in (q, k, v)), sink))))
 
 hides = torch.zeros(ROWS, ROWS, dtype=torch.bool).logical_or(bools(ROWS, ROWS)).fill_diagonal_(False)
 case("FlashAttentionScore FlashAttentionScoreGrad", fused_attention("BNSD"), w(2, 4, ROWS, WIDTH), w(2, 4, ROWS, WIDTH),
@@ -440,18 +471,68 @@ case("FlashAttentionScore FlashAttentionScoreGrad", fused_attention("BNSD"), w(2
 ENDS = [3, 4, 11]
 
 
-def packed_reference(q, k, v, mask=None):
+def packed_reference(q, k, v, mask=None, sink=None):
     parts, begin = [], 0
     for end in ENDS:
         heads = [x[begin:end].transpose(0, 1).unsqueeze(0) for x in (q, k, v)]
-        parts.append(reference_attention(*heads, causal=True).squeeze(0).transpose(0, 1))
+        part = reference_attention(*heads, causal=True) if sink is None else attention_with_sinks(*heads, sink)
+        parts.append(part.squeeze(0).transpose(0, 1))
         begin = end
     return torch.cat(parts)
 
 
-case("FlashAttentionVarLenScore FlashAttentionUnpaddingScoreGrad",
+for chip, names in PACKED.items():
+    case(names, fused_attention("TND", sparse_mode=3, actual_seq_qlen=ENDS, actual_seq_kvlen=ENDS),
+         w(11, HEADS, WIDTH), w(11, SHARED, WIDTH), w(11, SHARED, WIDTH), TRIANGLE, rtol=1e-5, atol=1e-5,
+         reference=gradients(packed_reference), chip=chip)
+case("FlashAttentionVarLenScoreV5 FlashAttentionUnpaddingScoreGradV5",
      fused_attention("TND", sparse_mode=3, actual_seq_qlen=ENDS, actual_seq_kvlen=ENDS), w(11, HEADS, WIDTH),
-     w(11, SHARED, WIDTH), w(11, SHARED, WIDTH), TRIANGLE, rtol=1e-5, atol=1e-5, reference=gradients(packed_reference))
+     w(11, SHARED, WIDTH), w(11, SHARED, WIDTH), TRIANGLE, w(HEADS), rtol=1e-5, atol=1e-5,
+     reference=gradients(packed_reference))
+
+
+# Two results of attention over different keys, as one: with their statistics for [B, N, S] rows, 8 times each.
+def merged_parts(out, largest, total, more, more_largest, more_total):
+    top = torch.maximum(largest, more_largest)
+    parts = [s * torch.exp(m - top) for m, s in ((largest, total), (more_largest, more_total))]
+    own, other = (part[..., :1] / (parts[0] + parts[1])[..., :1] for part in parts)
+    return out * own + more * other, top, parts[0] + parts[1]
+
+
+def copies(*sizes, make=f):
+    return make(*sizes).unsqueeze(-1).expand(*sizes, 8).contiguous()
+
+
+def ring_update(layout, statistics=""):
+    """The inputs are [B, N, S, D] and [B, N, S, 8]."""
+    def run(*inputs):
+        values, rows = [], []
+        for x in inputs:
+            (rows if x.shape[-1] == 8 else values).append(x)
+        batch, heads, tokens, width = values[0].shape
+        if layout == "SBH":
+            values = [x.permute(2, 0, 1, 3).flatten(2).contiguous() for x in values]
+        else:
+            values = [x.transpose(1, 2).flatten(0, 1).contiguous() for x in values]
+            laid = (lambda x: x.transpose(1, 2).flatten(0, 1).contiguous()) if statistics == "TND" else (lambda x: x)
+            rows = [laid(x).view(-1, heads, 8) for x in rows]
+        ends = torch.arange(0, batch * tokens + 1, tokens, device=values[0].device)
+        out, top, total = torch_npu.npu_ring_attention_update(
+            values[0], rows[0], rows[1], values[1], rows[2], rows[3], input_layout=layout,
+            input_softmax_layout=statistics, actual_seq_qlen=None if layout == "SBH" else ends)
+        if layout == "SBH":
+            return out.view(tokens, batch, heads, width).permute(1, 2, 0, 3), top, total
+        if statistics == "TND":
+            top, total = (x.view(batch, tokens, heads, 8).transpose(1, 2) for x in (top, total))
+        return (out.view(batch, tokens, heads, width).transpose(1, 2),
+                *(x.reshape(batch, heads, tokens, 8) for x in (top, total)))
+    return run
+
+
+for layout, statistics in (("SBH", ""), ("TND", ""), ("TND", "TND")):
+    case("RingAttentionUpdateV2", ring_update(layout, statistics), f(2, 3, 5, 64), copies(2, 3, 5),
+         copies(2, 3, 5, make=positive), f(2, 3, 5, 64), copies(2, 3, 5), copies(2, 3, 5, make=positive), rtol=1e-6,
+         atol=1e-6, reference=merged_parts)
 
 
 # --- operators that torch_npu 2.13 calls in other versions or on other devices only: called by their C functions
@@ -509,7 +590,7 @@ case("ApplyAdamW", apply_adamw, f(3, 4), f(3, 4), f(3, 4), rtol=1e-4, atol=1e-5,
 def check_cases(simulator):
     """Runs every case; returns the operators that were checked and the failures."""
     checked, failures = set(), []
-    for operators, function, inputs, rtol, atol, reference in CASES:
+    for operators, function, inputs, rtol, atol, reference in CASES[CHIP]:
         name = " ".join(operators)
         simulator.count()
         try:
@@ -620,11 +701,14 @@ def main():
     checked, failures = check_cases(simulator)
     for failure in failures:
         print("FAILED", failure)
-    checked |= check_random(simulator)
-    unchecked = sorted(set(simulator.operators()) - checked)
+    unchecked = []
+    if CHIP == CHIPS[0]:
+        checked |= check_random(simulator)
+        elsewhere = {operator for chip in CHIPS[1:] for operators, *_ in CASES[chip] for operator in operators}
+        unchecked = sorted(set(simulator.operators()) - checked - elsewhere)
     if unchecked:
         print("FAILED: operators without a case:", " ".join(unchecked))
-    print(f"{len(checked)} operators checked in {len(CASES)} cases, {len(failures)} failed")
+    print(f"{len(checked)} operators checked in {len(CASES[CHIP])} cases, {len(failures)} failed")
     return 1 if failures or unchecked else 0
 
 

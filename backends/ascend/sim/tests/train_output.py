@@ -72,7 +72,8 @@ def check_timeline(folder):
     assert all(begin - 1 <= each["ts"] and each["ts"] + each["dur"] <= end + 10e6 for each in kernels)
     in_steps = sum(1 for each in kernels if begin <= each["ts"] <= end)
     assert in_steps > 0.9 * len(kernels) > 50, (in_steps, len(kernels))
-    assert {"layers.0", "layers.1"} <= {each["name"] for each in events}, "no spans of layers"
+    layers = {"layers.0", "layers.1", "layers.0 backward", "layers.1 backward"}
+    assert layers <= {each["name"] for each in events}, "no spans of layers"
 
 
 def check_ranges(folder):
@@ -93,6 +94,11 @@ def check_ranges(folder):
     assert "step 2" in parents["layers.0"], parents["layers.0"]
     assert any(name.startswith("forward ") for name in parents["layers.0"]), parents["layers.0"]
     assert names.count("layers.0") == sum(name.startswith("forward ") for name in names), names[:50]
+    # Backward runs on autograd's thread, the last layer first; the ranges of its operators lie in those of the layers.
+    layers = [name for name in names if name.endswith(" backward")]
+    assert layers == names.count("layers.0") * ["layers.1 backward", "layers.0 backward"], layers
+    fused = [name for name in parents if "npu_fusion_attention_grad" in name]
+    assert fused and "layers.0 backward" in parents[fused[0]], (fused, parents.get(fused[0] if fused else ""))
 
 
 def losses(folder):

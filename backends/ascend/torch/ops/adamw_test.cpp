@@ -12,7 +12,7 @@
 
 #include "backends/ascend/torch/ops/testing/vendor_calls.h"
 #include "core/ops/optimizer/adamw.h"
-#include "core/optim/adamw.h"
+#include "core/optim/rules/adamw.h"
 #include "core/torch/device.h"
 #include "platform/cpp/concord.hpp"
 

@@ -25,6 +25,11 @@ std::optional<c10::OperatorHandle> find(const char* name) {
   return found;
 }
 
+bool takes(const c10::OperatorHandle& op, const char* argument) {
+  return std::ranges::any_of(op.schema().arguments(),
+                             [&](const c10::Argument& each) { return each.name() == argument; });
+}
+
 Stack call(const c10::OperatorHandle& op, Arguments arguments) {
   Stack stack;
   for (const c10::Argument& each : op.schema().arguments()) {

@@ -17,6 +17,9 @@ using Arguments = std::map<std::string, c10::IValue>;
 // nullopt and warns once per operator.
 std::optional<c10::OperatorHandle> find(const char* name);
 
+// Returns whether |op| has an argument of that name, which older ones may lack.
+bool takes(const c10::OperatorHandle& op, const char* argument);
+
 // Calls |op|. Missing arguments get the schema's defaults; throws std::runtime_error for names that the schema lacks.
 Stack call(const c10::OperatorHandle& op, Arguments arguments);
 
