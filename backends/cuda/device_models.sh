@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs operators, layers, models and training on a machine with a CUDA device: the tests of every platform, with up to
 # four ranks that share the device; every kernel at the sizes of real models (sizes); the first run of the README; models
-# of real shapes; training, generation, LoRA and DPO compared with transformers; memory; and the loss in FP8. Needs what
-# device_check.sh needs, GTest, fmt, nlohmann_json, CLI11, yaml-cpp, and torch with CUDA; transformers for the steps
-# random, speed, generate and adapters.
+# of real shapes; training, generation, LoRA, DPO and images compared with transformers; memory; full training of large
+# models; and the loss in FP8 and with narrow state. Needs what device_check.sh needs, GTest, fmt, nlohmann_json, CLI11,
+# yaml-cpp, and torch with CUDA; transformers for the steps random, speed, generate, adapters and images.
 #
 #   backends/cuda/device_models.sh [STEP...]
 #
@@ -12,8 +12,8 @@
 set -u -o pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
-known="ops sizes parallel hf train replay resume deterministic checkpoint recovery random first probe step checks speed"
-known+=" generate adapters sequences fp8"
+known="ops sizes state parallel hf train replay resume deterministic checkpoint recovery random first probe step checks speed"
+known+=" generate adapters sequences fp8 images large losses"
 wanted=${*:-$known}
 for name in $wanted; do
   [[ " $known " == *" $name "* ]] || { echo "unknown step $name; choose from: $known" >&2; exit 2; }
@@ -30,6 +30,7 @@ step configure 120 cmake -S "$root" -B "$build" "${options[@]}"
 targets() {
   case $1 in
     ops | sizes) echo ops_test ;;
+    state) echo optim_test ;;
     parallel) echo parallel_test vocab_cross_entropy_test ;;
     hf) echo hf_parity_test ;;
     train) echo train_program_parity_test concord ;;
@@ -63,6 +64,7 @@ if wants sizes; then
   step sizes-flash 100 env CONCORD_TEST_REAL_SIZES=1 CONCORD_CUDA_ATTENTION=flash "$build/tests/ops_test" \
     --gtest_filter="$real/BFloat16:$real/Half" --gtest_output="json:$out/sizes-flash.json"
 fi
+if wants state; then step state 100 "$build/tests/optim_test"; fi
 if wants parallel; then
   step parallel 150 "$build/tests/parallel_test"
   step vocab 60 "$build/tests/vocab_cross_entropy_test"
@@ -134,5 +136,21 @@ fi
 if wants fp8; then
   step fp8-losses 580 python3 -u "$root/tests/performance/device/fp8_losses.py" "$build/bin/concord" \
     --json "$out/fp8_losses.json"
+fi
+if wants images; then step images 200 python3 "$root/tests/parity/images.py" "$build/bin/concord"; fi
+# Full training with 8 bytes of state per parameter, 16k tokens per step.
+if wants large; then
+  export CONCORD=$build/bin/concord
+  large="$root/tests/performance/device/large.sh"
+  step 7b-8bit-1 100 "$large" qwen2.5-7b 1 8bit
+  step 7b-8bit-4 100 "$large" qwen2.5-7b 4 8bit
+  step 7b-bf16-2 100 "$large" qwen2.5-7b 2 bf16
+  step 7b-fp8-2 100 "$large" qwen2.5-7b 2 8bit --fp8 hybrid
+  step 14b-8bit-1 120 "$large" qwen2.5-14b 1 8bit --recompute_granularity selective \
+    --recompute_modules layernorm,mlp_act
+fi
+if wants losses; then
+  step losses 400 python3 -u "$root/tests/performance/device/state_losses.py" "$build/bin/concord" --parallel 8 \
+    --json "$out/state_losses.json"
 fi
 finish

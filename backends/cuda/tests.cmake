@@ -9,6 +9,9 @@ concord_test(cuda_unit_test
     ../torch/ops/gemm/gemm_cache.cpp
   LIBRARIES Concord::sdk
   LABELS unit no-asan)
+if(CONCORD_WITH_TORCH AND CONCORD_PROGRAM)
+  concord_test(cuda_adamw_test SOURCES ../torch/ops/adamw_narrow_test.cpp LIBRARIES Concord::core LABELS unit no-asan)
+endif()
 concord_test(cuda_nccl_test SOURCES ../nccl/nccl_test.cpp ../nccl/nccl.cpp
   LIBRARIES Concord::sdk concord_cuda_vendor ${CMAKE_DL_LIBS})
 concord_test(cuda_plugin_test SOURCES ../plugin_test.cpp LIBRARIES Concord::sdk ${CMAKE_DL_LIBS} PLUGINS cuda_fake
@@ -50,6 +53,10 @@ concord_check(cuda_fake.conformance LABELS conformance slow asan threads ENVIRON
   COMMAND concord-conform ${kit} --rank_env NCCL_HOSTID={rank} --platform $<TARGET_FILE:concord_plugin_cuda_fake>
   NEEDS concord-conform concord_plugin_cuda_fake)
 if(NOT CONCORD_SANITIZE)
+  # The bridge between ranks on cpu and on the fake (docs/mixed-platforms.md).
+  concord_check(cuda_fake.bridge LABELS conformance slow ENVIRONMENT ${on_the_fake}
+    COMMAND concord-conform --platform bridge:cpu,$<TARGET_FILE:concord_plugin_cuda_fake> --quick --world 3 --filter "^comm"
+    NEEDS concord-conform concord_plugin_cuda_fake concord_plugin_cpu)
   concord_check(cuda_fake.device_test LABELS conformance slow NEEDS concord-cuda-device-test
     ENVIRONMENT ${on_the_fake} CONCORD_CUDA_CUPTI=none  # the fake CUPTI has the records that a test sets
     COMMAND concord-cuda-device-test --plugin $<TARGET_FILE:concord_plugin_cuda_fake>)

@@ -28,7 +28,9 @@ struct TextPart {
     return name.starts_with(here) ? std::string(there).append(name.substr(here.size())) : std::string(name);
   }
 };
-inline constexpr TextPart kTextParts[] = {{"", "language_model."}, {"model.", "model.language_model."}};
+// The last is how transformers before 4.52 named towers next to a text model with its own names.
+inline constexpr TextPart kTextParts[] = {
+    {"", "language_model."}, {"model.", "model.language_model."}, {"model.visual.", "visual."}};
 
 inline constexpr int64_t kWindowBytes = 8 << 20;  // default of HfLoadOptions::window_bytes
 

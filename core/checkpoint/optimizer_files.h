@@ -37,7 +37,7 @@ class OptimizerFiles : public StateSource {
   // Throws ConfigError, with the file and the tensor, if it is missing, has another type, or is too small.
   void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const override;
 
-  bool has_codes(const std::string& key, const std::string& tensor) const override;
+  bool has_codes(const std::string& key, const std::string& tensor, c10::ScalarType type) const override;
 
   // Returns the keys of |tensors| that are stored in another type, as text: "exp_avg from F32 to BF16". Empty: none.
   std::string conversions(const std::vector<StateTensor>& tensors) const;
@@ -45,6 +45,7 @@ class OptimizerFiles : public StateSource {
   uint64_t bytes_read() const { return bytes_read_; }  // bytes of tensors read so far
 
  private:
+  bool has_remainders(const std::string& key, const std::string& tensor) const;
   const safetensors::Weights::Tensor& find(const std::string& name, int64_t last) const;
 
   safetensors::Weights files_;

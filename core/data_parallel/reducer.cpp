@@ -106,8 +106,8 @@ void DistributedDataParallel::Reducer::attach(size_t index) {
   Parameter& parameter = *parameters_[index];
   const Arrival& arrival = arrivals_[index];
   const GradBuffer& buffer = *buckets_[arrival.bucket].buffer;
-  // Operators accumulate only in fp32.
-  if (buffer.plan().grad_dtype == DType::kF32) {
+  // Operators sum in fp32; fp16 has too small a range for sums.
+  if (buffer.plan().grad_dtype == DType::kF32 || buffer.plan().grad_dtype == DType::kBF16) {
     parameter.sink.main = buffer.grad_of(arrival.slot);
     parameter.sink.added = [this, index] { added(index); };
     parameter.sink.is_stale = arrival.is_stale;
@@ -151,7 +151,8 @@ void DistributedDataParallel::Reducer::clear_matrices(const Bucket& bucket) {
   BufferRange range{-1, -1};
   for (const BucketPlan::Slot& slot : bucket.buffer->plan().buckets[bucket.index].slots) {
     const Parameter& parameter = *parameters_[slot.parameter];
-    const bool adds = parameter.sink.main.defined() && parameter.value.dim() > 1;
+    const bool adds = parameter.sink.main.defined() && parameter.value.dim() > 1 &&
+                      parameter.sink.main.scalar_type() != at::kBFloat16;  // to other memory, see GradSink
     if (!adds || !prefers_cleared_grads(parameter.value)) continue;
     if (range.begin < 0) range.begin = slot.begin;
     range.end = slot.end;

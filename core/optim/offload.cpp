@@ -3,19 +3,31 @@
 #include <ATen/ops/from_blob.h>
 
 #include "core/base/code_map.h"
+#include "core/optim/main_weights.h"
 #include "core/optim/narrow_state.h"
 #include "core/torch/device.h"
 
 namespace concord {
 
+namespace {
+
+// The type of what the host has for main weights, in addition to the parameter; Undefined: nothing.
+c10::ScalarType main_type(const Segment& segment, const OffloadedState& state) {
+  return main_weights_type(state.precision, segment.buffer->values().scalar_type());
+}
+
+}  // namespace
+
 int64_t kept_bytes(const std::vector<Segment*>& segments, const OffloadedState& state) {
   size_t bytes = 0;
   for (const Segment* segment : segments) {
     const auto size = static_cast<size_t>(segment->size());
-    bytes += size * sizeof(float) * (state.has_average ? 2 : 1);  // main weights and their EMA
+    const c10::ScalarType main = main_type(*segment, state);
+    if (main != c10::ScalarType::Undefined) bytes += size * c10::elementSize(main);
+    if (state.has_average) bytes += size * sizeof(float);
     for (const std::string& key : state.moments) {
       const c10::ScalarType type = state.type(key, *segment->parameter);
-      bytes += size * c10::elementSize(type) + (type == c10::kByte ? size / kStateBlock * sizeof(float) : 0);
+      bytes += size * c10::elementSize(type) + (has_scales(type) ? size / kStateBlock * sizeof(float) : 0);
     }
   }
   return static_cast<int64_t>(bytes);
@@ -54,11 +66,14 @@ void Offload::keep(const std::vector<Segment*>& segments, const OffloadedState& 
 
 void Offload::allocate_state(Segment& segment, const OffloadedState& state) {
   const int64_t size = segment.size();
-  segment.weights = pinned(size, c10::kFloat);
+  const c10::ScalarType main = main_type(segment, state);
+  if (main != c10::ScalarType::Undefined) {
+    (main == c10::kFloat ? segment.weights : segment.remainder) = pinned(size, main);
+  }
   for (const std::string& key : state.moments) {
     const c10::ScalarType type = state.type(key, *segment.parameter);
     segment.moments.push_back(pinned(size, type));
-    segment.scales.push_back(type == c10::kByte ? pinned(size / kStateBlock, c10::kFloat) : at::Tensor());
+    segment.scales.push_back(has_scales(type) ? pinned(size / kStateBlock, c10::kFloat) : at::Tensor());
     zero_moment(segment.moments.back(), segment.scales.back(), key);
   }
   if (state.has_average) segment.average = pinned(size, c10::kFloat);

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "core/optim/rules/update_rule.h"
 #include "core/optim/segment.h"
-#include "core/optim/update_rule.h"
 #include "platform/cpp/event.hpp"
 #include "platform/cpp/memory.hpp"
 
@@ -19,6 +19,7 @@ namespace concord {
 struct OffloadedState {
   std::vector<std::string> moments = {};                                               // keys
   std::function<c10::ScalarType(const std::string& key, const Parameter&)> type = {};  // of a moment
+  StatePrecision precision = {};                                                       // of main weights
   bool has_average = false;                                                            // the EMA of the weights
 };
 

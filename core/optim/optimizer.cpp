@@ -18,12 +18,13 @@
 #include "core/mesh/agreement.h"
 #include "core/ops/optimizer/adamw.h"
 #include "core/optim/grad_norm.h"
-#include "core/optim/muon.h"
+#include "core/optim/main_weights.h"
 #include "core/optim/narrow_state.h"
 #include "core/optim/offload.h"
 #include "core/optim/offload_memory.h"
+#include "core/optim/rules/muon.h"
+#include "core/optim/rules/update_rule.h"
 #include "core/optim/state_precision.h"
-#include "core/optim/update_rule.h"
 #include "core/torch/host_copy.h"
 
 namespace concord {
@@ -61,9 +62,10 @@ bool shares_memory(const Segment& a, const Segment& b, bool same_moments) {
          a.range.begin % kAlignment == 0 && b.range.begin % kAlignment == 0;
 }
 
-c10::ScalarType square_sum_type(const Platform& platform) {
-  const bool fp64 = Communicator::supports(platform, CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
-  return fp64 ? at::kDouble : at::kFloat;
+// The type must be the same on all ranks, and not every platform has fp64.
+c10::ScalarType square_sum_type(ParallelContext& job) {
+  const bool fp64 = Communicator::supports(job.platform(), CommOp::kAllReduce, DType::kF64, ReduceOp::kSum);
+  return fp64 && !job.platforms().is_mixed() ? at::kDouble : at::kFloat;
 }
 
 }  // namespace
@@ -73,7 +75,7 @@ Optimizer::Optimizer(DistributedDataParallel& ddp, OptimizerOptions options, con
       options_(std::move(options)),
       rule_(make_rule(options_)),
       on_cpu_(ddp.job().torch_device().is_cpu()),
-      sum_type_(square_sum_type(ddp.job().platform())) {
+      sum_type_(square_sum_type(ddp.job())) {
   if (!(options_.max_grad_norm >= 0)) {
     throw ConfigError(fmt::format("max_grad_norm is {:g}; must be > 0, or 0 for no clipping", options_.max_grad_norm));
   }
@@ -91,6 +93,9 @@ void Optimizer::create_segments(const Multipliers& multipliers) {
                             .piece = options_.offload_piece_elements,
                             .unit = std::max<int64_t>(1, state_alignment(options_.precision))});
   check_blocks();
+  if (options_.precision.main_params_dtype == MainParamsType::bf16_stochastic_round) {
+    for (Segment& segment : segments_) segment.runs = runs_of(segment, 0, segment.size());
+  }
   const auto types = [&](const Parameter& parameter) {
     std::vector<std::pair<std::string, c10::ScalarType>> all;
     for (const std::string& key : moments_of(parameter)) all.emplace_back(key, type_of(key, parameter));
@@ -112,8 +117,8 @@ void Optimizer::create_segments(const Multipliers& multipliers) {
     if (!segment.on_host && !is_matrix) on_device_.push_back(&segment);
   }
   const auto type = [this](const std::string& key, const Parameter& parameter) { return type_of(key, parameter); };
-  const OffloadedState state{rule_->moments(), type, keeps_average()},
-      of_matrices{{Muon::kMomentum}, type, keeps_average()};
+  const OffloadedState state{rule_->moments(), type, options_.precision, keeps_average()},
+      of_matrices{{Muon::kMomentum}, type, options_.precision, keeps_average()};
   if (options_.optimizer_cpu_offload) {
     check_offload_memory(ddp_.job(), offload_bytes(on_host, state) + kept_bytes(kept, of_matrices),
                          options_.optimizer_offload_fraction);
@@ -130,20 +135,24 @@ void Optimizer::allocate(std::span<Segment> segments) const {
   const int64_t begin = segments.front().range.begin, size = segments.back().range.end - begin;
   const at::TensorOptions fp32 = segments.front().buffer->values().options().dtype(at::kFloat);
   const bool main = has_main(segments.front());
-  const at::Tensor weights = main ? at::empty({size}, fp32) : at::Tensor();
+  const c10::ScalarType kept = main_type(*segments.front().buffer);
+  const bool is_narrow = kept != at::kFloat, has_remainder = is_narrow && kept != at::ScalarType::Undefined;
+  const at::Tensor weights = main && !is_narrow ? at::empty({size}, fp32) : at::Tensor();
+  const at::Tensor remainder = has_remainder ? at::empty({size}, fp32.dtype(kept)) : at::Tensor();
   const at::Tensor average = options_.ema_decay > 0 ? at::empty({size}, fp32) : at::Tensor();
   std::vector<at::Tensor> moments, scales;
   for (const std::string& key : moments_of(*segments.front().parameter)) {
     const c10::ScalarType type = type_of(key, *segments.front().parameter);
     moments.push_back(at::empty({size}, fp32.dtype(type)));
-    scales.push_back(type == at::kByte ? at::empty({size / kStateBlock}, fp32) : at::Tensor());
+    scales.push_back(has_scales(type) ? at::empty({size / kStateBlock}, fp32) : at::Tensor());
     zero_moment(moments.back(), scales.back(), key);
   }
   for (Segment& segment : segments) {
     const BufferRange range{segment.range.begin - begin, segment.range.end - begin};
     segment.grads = GradBuffer::part(segment.buffer->grads(), segment.range);
-    segment.weights = main ? GradBuffer::part(weights, range) : parameter_values(segment);
-    if (main) segment.values = parameter_values(segment);
+    if (weights.defined()) segment.weights = GradBuffer::part(weights, range);
+    if (remainder.defined()) segment.remainder = GradBuffer::part(remainder, range);
+    (main ? segment.values : segment.weights) = parameter_values(segment);
     for (const at::Tensor& moment : moments) segment.moments.push_back(GradBuffer::part(moment, range));
     const BufferRange blocks{range.begin / kStateBlock, range.end / kStateBlock};
     for (const at::Tensor& each : scales) {
@@ -161,14 +170,14 @@ std::vector<std::string> Optimizer::moments_of(const Parameter& parameter) const
 
 c10::ScalarType Optimizer::type_of(const std::string& key, const Parameter& parameter) const {
   const StateType type = state_type(options_.precision, key);
-  return scalar_type(type == StateType::block8 && !takes_blocks(parameter) ? StateType::fp32 : type);
+  return scalar_type(has_scales(type) && !takes_blocks(parameter.spec) ? StateType::fp32 : type);
 }
 
 // Throws ConfigError if the layout splits a block of a moment in codes.
 void Optimizer::check_blocks() const {
   for (const Segment& segment : segments_) {
     for (const std::string& key : moments_of(*segment.parameter)) {
-      if (type_of(key, *segment.parameter) != at::kByte) continue;
+      if (!has_scales(type_of(key, *segment.parameter))) continue;
       scale_runs(runs_of(segment, 0, segment.size()));
       if (segment.size() % kStateBlock == 0) continue;
       throw ConfigError(
@@ -184,11 +193,21 @@ bool Optimizer::has_main_weights() const {
   return std::any_of(buffers.begin(), buffers.end(), [](const GradBuffer* buffer) { return has_main(*buffer); });
 }
 
+c10::ScalarType Optimizer::main_type(const GradBuffer& buffer) const {
+  return main_weights_type(options_.precision, buffer.values().scalar_type());
+}
+
 void Optimizer::reload_main_weights() {
   const at::NoGradGuard no_grad;
   for (const Segment& segment : segments_) {
-    if (segment.on_host || has_main(segment)) segment.weights.copy_(parameter_values(segment));
-    if (segment.average.defined()) segment.average.copy_(segment.weights);
+    if (segment.has_narrow_main()) {
+      if (!holds_parameter(segment)) segment.values.copy_(parameter_values(segment));
+      if (segment.remainder.defined()) segment.remainder.zero_();
+    } else if (segment.on_host || has_main(segment)) {
+      segment.weights.copy_(parameter_values(segment));
+    }
+    if (!segment.average.defined()) continue;
+    for (const Segment& piece : pieces_of(segment)) piece.average.copy_(wide_weights(piece));
   }
 }
 
@@ -215,7 +234,7 @@ StepResult Optimizer::measure_and_launch_update(const StepSettings& settings, co
   const at::NoGradGuard no_grad;
   prepare();
   const NormAndZeros sums = norm_and_zeros(settings.grad_divisor);
-  if (on_cpu_ || muon_ || offload_ || !rule_->takes_factor()) return result_of(sums);
+  if (on_cpu_ || muon_ || offload_ || !rule_->takes_factor(ddp_.job().torch_device())) return result_of(sums);
   RuleStep step = rule_step(settings, 1);
   step.factor = update_factor(sums.squares, loss, options_.max_grad_norm, settings.grad_divisor);
   rule_->step_on_device(on_device_, step);
@@ -285,8 +304,10 @@ double Optimizer::params_norm() const {
   at::Tensor squares = at::zeros({1}, at::TensorOptions(ddp_.job().torch_device()).dtype(sum_type_));
   for (const Segment& segment : segments_) {
     for (const BufferRange& part : counted_parts(segment, ddp_.job().coordinates())) {
-      const at::Tensor weights = segment.weights.narrow(0, part.begin - segment.range.begin, part.size());
-      squares.add_(weights.square().sum(sum_type_).to(squares.device()));
+      const Segment counted = part_of(segment, part.begin - segment.range.begin, part.size());
+      for (const Segment& piece : pieces_of(counted)) {
+        squares.add_(wide_weights(piece).square().sum(sum_type_).to(squares.device()));
+      }
     }
   }
   ddp_.job().world_group().all_reduce(squares).wait();
@@ -298,10 +319,13 @@ double Optimizer::params_norm() const {
 void Optimizer::update_average() const {
   if (options_.ema_decay == 0) return;
   for (const Segment& segment : segments_) {
-    if (steps_ <= options_.ema_start_step) {
-      segment.average.copy_(segment.weights);
-    } else {
-      mix(segment.average, segment.weights, options_.ema_decay);
+    for (const Segment& piece : pieces_of(segment)) {
+      const at::Tensor weights = wide_weights(piece).to(piece.average.device());
+      if (steps_ <= options_.ema_start_step) {
+        piece.average.copy_(weights);
+      } else {
+        mix(piece.average, weights, options_.ema_decay);
+      }
     }
   }
 }
@@ -311,11 +335,10 @@ void Optimizer::swap_ema_weights() {
   ddp_.finish_param_gather();
   if (offload_) offload_->wait();
   for (const Segment& segment : segments_) {
-    const at::Tensor weights = segment.weights.clone();
-    segment.weights.copy_(segment.average);
-    segment.average.copy_(weights);
-    if (segment.on_host || has_main(segment)) parameter_values(segment).copy_(segment.weights);
+    for (const Segment& piece : pieces_of(segment)) swap_weights(piece, is_swapped_);
+    if (segment.on_host || has_main(segment)) set_parameter(segment);
   }
+  is_swapped_ = !is_swapped_;
   ddp_.gather_parameters();
   ddp_.finish_param_gather();
 }

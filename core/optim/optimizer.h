@@ -109,7 +109,8 @@ class Optimizer {
   std::vector<std::string> moments_of(const Parameter& parameter) const;
   c10::ScalarType type_of(const std::string& key, const Parameter& parameter) const;
   void check_blocks() const;
-  bool has_main_weights() const;  // on any rank
+  bool has_main_weights() const;                              // on any rank
+  c10::ScalarType main_type(const GradBuffer& buffer) const;  // main_weights_type() of its parameters
 
   // The step.
   void prepare();
@@ -123,7 +124,7 @@ class Optimizer {
   std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const;
   std::vector<std::pair<std::string, at::Tensor>> tensors_of(const Segment& segment) const;
   enum class Part { all, average };
-  // Tensors to read, and moments that become codes once they have been read in fp32.
+  // Tensors to read, and those that are narrowed once they have been read in fp32.
   struct Reads;
   Reads reads_of(const StateSource& source, const GradBuffer* buffer, Part part) const;
   void read(const StateSource& source, bool share_reads, Part part);
@@ -139,6 +140,7 @@ class Optimizer {
   std::unique_ptr<Muon> muon_;        // updates matrices; null: none
   std::unique_ptr<Offload> offload_;  // updates segments on the host; null: none
   int64_t steps_ = 0;
+  bool is_swapped_ = false;  // the model has the EMA of its weights
 };
 
 }  // namespace concord

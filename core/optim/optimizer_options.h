@@ -17,16 +17,26 @@ template <>
 inline constexpr std::string_view kEnumNames<MuonScaleMode>[] = {"shape_scaling", "spectral", "unit_rms_norm"};
 
 // The type in which a tensor of the state is kept between updates. block8: 8-bit codes with a scale per block
-// (core/ops/optimizer/block_codes.h).
-enum class StateType { fp32, bf16, block8 };
+// (core/ops/optimizer/block_codes.h); fp8: e4m3 with a scale per block (core/optim/narrow_state.h).
+enum class StateType { fp32, bf16, block8, fp8 };
 template <>
-inline constexpr std::string_view kEnumNames<StateType>[] = {"fp32", "bf16", "8bit"};
+inline constexpr std::string_view kEnumNames<StateType>[] = {"fp32", "bf16", "8bit", "fp8"};
+// Whether a tensor of |type| has a scale per block.
+constexpr bool has_scales(StateType type) { return type == StateType::block8 || type == StateType::fp8; }
+
+// How the main weights of 16-bit parameters are kept: in fp32, or without an fp32 copy (core/optim/main_weights.h).
+// bf16_stochastic_round is torchao's name, kahan_sum optimi's.
+enum class MainParamsType { fp32, remainder, kahan_sum, bf16_stochastic_round };
+template <>
+inline constexpr std::string_view kEnumNames<MainParamsType>[] = {"fp32", "remainder", "kahan_sum",
+                                                                  "bf16_stochastic_round"};
 
 // Types of the state (core/optim/state_precision.h), named as in Megatron's arguments.
 struct StatePrecision {
   StateType exp_avg_dtype = StateType::fp32;     // first moments: AdamW's and Lion's, momentum of SGD and Muon
   StateType exp_avg_sq_dtype = StateType::fp32;  // second moments
-  bool has_blocks() const { return exp_avg_dtype == StateType::block8 || exp_avg_sq_dtype == StateType::block8; }
+  MainParamsType main_params_dtype = MainParamsType::fp32;
+  bool has_blocks() const { return has_scales(exp_avg_dtype) || has_scales(exp_avg_sq_dtype); }
   bool operator==(const StatePrecision&) const = default;
 };
 

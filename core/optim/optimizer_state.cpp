@@ -10,6 +10,7 @@
 #include "core/base/code_map.h"
 #include "core/checkpoint/read/read_state.h"
 #include "core/mesh/agreement.h"
+#include "core/optim/main_weights.h"
 #include "core/optim/narrow_state.h"
 #include "core/optim/offload.h"
 #include "core/optim/optimizer.h"
@@ -18,6 +19,7 @@ namespace concord {
 namespace {
 
 std::string scales_of(const std::string& key) { return key + std::string(kScaleKey); }
+std::string remainders_key() { return kMainKey + std::string(kRemainderKey); }
 bool is_scales(const std::string& key) { return key.ends_with(kScaleKey); }
 
 // Returns the exception that |body| throws; null if none.
@@ -36,7 +38,10 @@ int64_t Optimizer::state_bytes() const {
   int64_t bytes = offload_ ? offload_->state_bytes() : 0;
   for (const Segment& segment : segments_) {
     if (segment.on_host) continue;
-    for (const auto& [key, tensor] : tensors_of(segment)) bytes += static_cast<int64_t>(tensor.nbytes());
+    for (const auto& [key, tensor] : tensors_of(segment)) {
+      if (key == kMainKey && segment.has_narrow_main()) continue;  // the parameter
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    }
   }
   return bytes;
 }
@@ -55,7 +60,12 @@ std::vector<std::pair<std::string, at::Tensor>> Optimizer::tensors_of(const Segm
     tensors.emplace_back(names[i], segment.moments[i]);
     if (segment.scales[i].defined()) tensors.emplace_back(scales_of(names[i]), segment.scales[i]);
   }
-  if (has_main(segment)) tensors.emplace_back(kMainKey, segment.weights);
+  if (segment.has_narrow_main()) {
+    tensors.emplace_back(kMainKey, segment.values);
+    if (segment.remainder.defined()) tensors.emplace_back(remainders_key(), segment.remainder);
+  } else if (has_main(segment)) {
+    tensors.emplace_back(kMainKey, segment.weights);
+  }
   if (segment.average.defined()) tensors.emplace_back(kAverageKey, segment.average);
   return tensors;
 }
@@ -65,10 +75,11 @@ OptimizerState Optimizer::state() const {
   for (const Segment& segment : segments_) {
     const std::vector<std::string> names = moments_of(*segment.parameter);
     for (const auto& [key, tensor] : tensors_of(segment)) {
-      if (is_scales(key)) continue;
+      if (is_scales(key) || key == remainders_key()) continue;
       const auto moment = std::ranges::find(names, key);
       const auto i = static_cast<size_t>(moment - names.begin());
-      const at::Tensor values = moment == names.end() ? tensor : wide_moment(segment, i, key);
+      at::Tensor values = moment == names.end() ? tensor : wide_moment(segment, i, key);
+      if (key == kMainKey) values = wide_weights(segment);
       state.entries.push_back({key, runs_of(segment, 0, segment.size()), values.detach().cpu().clone()});
     }
   }
@@ -102,11 +113,13 @@ std::vector<StateTensor> Optimizer::state_tensors() const {
   for (const GradBuffer* buffer : ddp_.buffers()) {
     for (const Parameter* parameter : buffer->parameters()) {
       std::vector<std::string> keys = moments_of(*parameter);
-      if (has_main(*buffer)) keys.emplace_back(kMainKey);
       if (options_.ema_decay > 0) keys.emplace_back(kAverageKey);
+      const c10::ScalarType main = main_type(*buffer);
+      if (has_main(*buffer)) tensors.push_back({kMainKey, parameter, main == at::kFloat ? main : at::kBFloat16});
+      if (main == at::kShort || main == at::kBFloat16) tensors.push_back({remainders_key(), parameter, main});
       for (const std::string& key : keys) {
         tensors.push_back({key, parameter, type_of(key, *parameter)});
-        if (tensors.back().type == at::kByte) tensors.push_back({scales_of(key), parameter, at::kFloat, true});
+        if (has_scales(tensors.back().type)) tensors.push_back({scales_of(key), parameter, at::kFloat, true});
       }
     }
   }
@@ -118,7 +131,7 @@ void Optimizer::load_state(const StateSource& source, bool share_reads) {
   read(source, share_reads, Part::all);
   for (Segment& segment : segments_) {
     if (has_main(segment)) {
-      parameter_values(segment).copy_(segment.weights);
+      set_parameter(segment);
     } else if (segment.on_host) {
       segment.weights.copy_(parameter_values(segment));  // fp32 parameters are not part of the state
     }
@@ -143,9 +156,11 @@ struct Optimizer::Reads {
   };
   std::vector<StateTarget> targets;
   std::vector<Coded> coded;
+  std::vector<std::pair<const Segment*, at::Tensor>> weights;  // with a compensation, and their fp32 form
 
-  void finish() const {
+  void finish(int64_t steps) const {
     for (const Coded& each : coded) store_moment(*each.segment, each.moment, each.key, each.wide);
+    for (const auto& [segment, wide] : weights) store_weights(*segment, wide, steps);
   }
 };
 
@@ -153,7 +168,7 @@ void Optimizer::read(const StateSource& source, bool share_reads, Part part) {
   if (share_reads) return read_with_others(source, part);
   const Reads reads = reads_of(source, nullptr, part);
   read_state(source, reads.targets, ddp_.job().device());
-  reads.finish();
+  reads.finish(source.steps());
 }
 
 // Returns what to read for the segments in |buffer|, or for all segments if it is null.
@@ -165,9 +180,9 @@ Optimizer::Reads Optimizer::reads_of(const StateSource& source, const GradBuffer
     const std::vector<std::string> names = moments_of(*segment.parameter);
     for (size_t i = 0; part == Part::all && i < names.size(); ++i) {
       const at::Tensor& moment = segment.moments[i];
-      if (moment.scalar_type() != at::kByte) {
+      if (!has_scales(moment.scalar_type())) {
         reads.targets.push_back({names[i], runs, moment});
-      } else if (!runs.empty() && source.has_codes(names[i], runs.front().tensor)) {
+      } else if (!runs.empty() && source.has_codes(names[i], runs.front().tensor, moment.scalar_type())) {
         reads.targets.push_back({names[i], runs, moment});
         reads.targets.push_back({scales_of(names[i]), scale_runs(runs), segment.scales[i]});
       } else {
@@ -176,7 +191,19 @@ Optimizer::Reads Optimizer::reads_of(const StateSource& source, const GradBuffer
         reads.coded.push_back({&segment, i, names[i], wide});
       }
     }
-    if (part == Part::all && has_main(segment)) reads.targets.push_back({kMainKey, runs, segment.weights.detach()});
+    const bool reads_main = part == Part::all && has_main(segment);
+    if (reads_main && !segment.has_narrow_main()) {
+      reads.targets.push_back({kMainKey, runs, segment.weights.detach()});
+    } else if (reads_main && !segment.remainder.defined()) {
+      reads.targets.push_back({kMainKey, runs, segment.values.detach()});
+    } else if (reads_main && segment.remainder.scalar_type() == at::kBFloat16) {
+      const at::Tensor wide = at::zeros({segment.size()}, segment.values.options().dtype(at::kFloat));
+      reads.targets.push_back({kMainKey, runs, wide});
+      reads.weights.emplace_back(&segment, wide);
+    } else if (reads_main) {
+      reads.targets.push_back({kMainKey, runs, segment.values.detach(), /*splits=*/true});
+      reads.targets.push_back({kMainKey, runs, segment.remainder, /*splits=*/true});
+    }
     if (segment.average.defined()) reads.targets.push_back({kAverageKey, runs, segment.average});
   }
   return reads;
@@ -191,7 +218,7 @@ void Optimizer::read_with_others(const StateSource& source, Part part) {
     const std::exception_ptr own = buffer->plan().shards > 1
                                        ? error_of([&] { read_state(source, reads.targets, device); })
                                        : read_state_shared(source, reads.targets, buffer->group(), device);
-    if (!own) reads.finish();
+    if (!own) reads.finish(source.steps());
     if (!error) error = own;
   }
   run_and_propagate_errors(ddp_.job(), [&] {

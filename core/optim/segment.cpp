@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 
 #include "core/base/code_map.h"
 #include "core/base/config_error.h"
@@ -85,23 +83,13 @@ std::vector<Segment> cut_segments(const DistributedDataParallel& ddp, const Mult
   }
   auto left = static_cast<int64_t>(std::llround(host.fraction * static_cast<double>(elements)));
   for (size_t i = 0; i < segments.size() && left > 0; ++i) {
-    const int64_t piece = std::max(host.piece, host.unit), size = segments[i].size();
-    const int64_t most = std::min(left, piece), taken = size <= most ? size : most / host.unit * host.unit;
+    const int64_t taken = next_host_piece(segments[i].size(), left, host);
     if (taken == 0) break;
     if (taken < segments[i].size()) segments.insert(next(segments, i), split_off(segments[i], taken));
     segments[i].on_host = true;
     left -= taken;
   }
   return segments;
-}
-
-bool takes_blocks(const Parameter& parameter) {
-  std::vector<int64_t> elements;
-  for (const GlobalTensor& tensor : global_tensors(parameter.spec)) {
-    elements.push_back(
-        std::accumulate(tensor.shape.begin(), tensor.shape.end(), int64_t{1}, std::multiplies<int64_t>()));
-  }
-  return takes_blocks(elements);
 }
 
 std::vector<ShardRun> scale_runs(std::vector<ShardRun> runs) {

@@ -22,25 +22,32 @@ void check_decay(std::string_view dtype, StateType type, std::string_view name, 
                   dtype, name, decay, name, kMaxBf16Decay, name, dtype));
 }
 
-double bytes_of(StateType type) {
-  switch (type) {
-    case StateType::fp32: return 4;
-    case StateType::bf16: return 2;
-    default: return 1 + 4.0 / kStateBlock;
-  }
+double bytes_per_element(const StatePlan::Tensor& tensor) {
+  return static_cast<double>(tensor.bytes(kStateBlock)) / kStateBlock;
 }
 
 }  // namespace
 
 StateType state_type(const StatePrecision& precision, std::string_view key) {
   if (key == "exp_avg_sq") return precision.exp_avg_sq_dtype;
-  if (key == "main" || key == "ema") return StateType::fp32;
+  if (key == "ema") return StateType::fp32;
   return precision.exp_avg_dtype;  // first moments: exp_avg, momentum, momentum_buffer
+}
+
+std::string_view StatePlan::Tensor::type_name() const {
+  return main == MainParamsType::fp32 ? name_of(type) : name_of(main);
+}
+
+int64_t StatePlan::Tensor::bytes(int64_t elements) const {
+  constexpr int64_t kFloat = 4, kHalf = 2;
+  if (main == MainParamsType::bf16_stochastic_round) return 0;
+  if (main != MainParamsType::fp32 || type == StateType::bf16) return elements * kHalf;
+  return type == StateType::fp32 ? elements * kFloat : elements + elements / kStateBlock * kFloat;
 }
 
 double StatePlan::bytes() const {
   double bytes = 0;
-  for (const Tensor& tensor : tensors) bytes += bytes_of(tensor.type);
+  for (const Tensor& tensor : tensors) bytes += bytes_per_element(tensor);
   return bytes;
 }
 
@@ -51,18 +58,18 @@ StatePlan plan_state(const OptimizerOptions& options, bool has_main) {
     case OptimizerType::lion: keys = {"exp_avg"}; break;
     default: keys = {"exp_avg", "exp_avg_sq"};
   }
-  if (has_main) keys.emplace_back("main");
-  if (options.ema_decay > 0) keys.emplace_back("ema");
   StatePlan plan;
-  for (std::string& key : keys) plan.tensors.push_back({key, state_type(options.precision, key)});
+  for (const std::string& key : keys) plan.tensors.push_back({key, state_type(options.precision, key)});
+  if (has_main) plan.tensors.push_back({"main", StateType::fp32, options.precision.main_params_dtype});
+  if (options.ema_decay > 0) plan.tensors.push_back({"ema", StateType::fp32});
   return plan;
 }
 
 std::string to_text(const StatePlan& plan) {
   std::string text;
   for (const StatePlan::Tensor& tensor : plan.tensors) {
-    text +=
-        fmt::format("{}{} {} {:g}", text.empty() ? "" : " + ", tensor.key, name_of(tensor.type), bytes_of(tensor.type));
+    text += fmt::format("{}{} {} {:g}", text.empty() ? "" : " + ", tensor.key, tensor.type_name(),
+                        bytes_per_element(tensor));
   }
   return text;
 }
@@ -75,8 +82,14 @@ bool takes_blocks(std::span<const int64_t> elements) {
 int64_t state_alignment(const StatePrecision& precision) { return precision.has_blocks() ? kStateBlock : 0; }
 
 void check_state_precision(const OptimizerOptions& options) {
-  const auto [first, second] = options.precision;
+  const StateType first = options.precision.exp_avg_dtype, second = options.precision.exp_avg_sq_dtype;
   const bool is_muon = options.optimizer == OptimizerType::muon;
+  if (second == StateType::fp8) {
+    throw ConfigError(
+        "exp_avg_sq_dtype is fp8, which rounds second moments below 2e-6 of the largest in a block to 0; the update "
+        "would "
+        "divide by adam_epsilon alone; set exp_avg_sq_dtype to bf16, 8bit or fp32");
+  }
   if (options.optimizer == OptimizerType::sgd) {
     check_decay("exp_avg_dtype", first, "sgd_momentum", options.sgd_momentum);
   } else if (options.optimizer == OptimizerType::lion) {

@@ -13,14 +13,19 @@
 
 namespace concord {
 
-// Returns the type of the state |key| (OptimizerState::Entry::key).
+// Returns the type of the state |key| (OptimizerState::Entry::key), which is not that of main weights.
 StateType state_type(const StatePrecision& precision, std::string_view key);
 
 // The state of one element of a parameter.
 struct StatePlan {
   struct Tensor {
     std::string key;
-    StateType type;
+    StateType type;                              // of its decoded values
+    MainParamsType main = MainParamsType::fp32;  // of main weights
+
+    std::string_view type_name() const;
+    bool is_narrow() const { return type != StateType::fp32 || main != MainParamsType::fp32; }
+    int64_t bytes(int64_t elements) const;
     bool operator==(const Tensor&) const = default;
   };
   std::vector<Tensor> tensors;
@@ -33,7 +38,8 @@ struct StatePlan {
 // that are not matrices. Tensors that are too small for blocks of codes (takes_blocks) are not distinguished. With
 // |has_main| the parameter is 16-bit, with fp32 main weights.
 StatePlan plan_state(const OptimizerOptions& options, bool has_main);
-// Returns tensors, types and bytes as text: "exp_avg bf16 2 + exp_avg_sq fp32 4 + main fp32 4".
+// Returns tensors, types and bytes as text: "exp_avg bf16 2 + exp_avg_sq fp32 4 + main fp32 4". Main weights without an
+// fp32 copy take what is kept in addition to the parameter: "main remainder 2".
 std::string to_text(const StatePlan& plan);
 
 // Whether moments of a parameter that consists of tensors with these numbers of elements can be blocks of codes: as in

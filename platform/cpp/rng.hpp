@@ -78,8 +78,8 @@ struct Runs {
 };
 
 // Enqueues |count| values at the positions of |runs|, beginning at |from|: CONCORD_RNG_NORMAL with the mean |low| and
-// the deviation |high|, or CONCORD_RNG_UNIFORM between the two. A plugin of version 1.0 does not support runs and is
-// called for each one separately.
+// the deviation |high|, CONCORD_RNG_UNIFORM between the two, or CONCORD_RNG_BITS, without numbers. A plugin of version
+// 1.0 does not support runs and is called for each one separately.
 inline void fill_runs(concord_rng_kind kind, const Stream& stream, void* destination, int64_t count, DType dtype,
                       const Generator::State& from, Runs runs, double low, double high) {
   concord_rng_request wanted{};

@@ -3,11 +3,14 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <vector>
 
 #include "core/base/config_error.h"
 #include "core/checkpoint/optimizer_files.h"
@@ -209,17 +212,76 @@ TEST(DataParallel, ExpertParametersAreReducedOverTheirOwnGroup) {
   });
 }
 
-TEST(DataParallel, SixteenBitGradientsAreMovedFromAutograd) {
+// Gradients in the parameter's type. fp16 gradients come from autograd, bf16 ones through sinks.
+TEST(DataParallel, GradientsMayBeInSixteenBits) {
   expect_job(2, {}, [](ParallelContext& job) {
-    SmallNetwork network(at::kBFloat16);
-    DistributedDataParallel ddp({network.parameters()}, job, {.accumulate_allreduce_grads_in_fp32 = false});
-    ddp.begin_step(1);
-    network.loss(seed_of(job)).backward();
-    ddp.finish_grad_sync();
-    EXPECT_EQ(ddp.buffers()[0]->grads().scalar_type(), at::kBFloat16);
-    for (size_t p = 0; p < 4; ++p) {
-      const std::string name = network.parameters()[p]->spec.name;
-      expect_close(grad_of(ddp, name), wanted_grad(p, 2, 1), 0.05, name);
+    for (const auto type : {at::kHalf, at::kBFloat16}) {
+      SmallNetwork network(type);
+      DistributedDataParallel ddp({network.parameters()}, job, {.accumulate_allreduce_grads_in_fp32 = false});
+      ddp.begin_step(1);
+      network.loss(seed_of(job)).backward();
+      ddp.finish_grad_sync();
+      EXPECT_EQ(ddp.buffers()[0]->grads().scalar_type(), type);
+      EXPECT_EQ(network.parameters()[0]->grad_sink() != nullptr, type == at::kBFloat16);
+      for (size_t p = 0; p < 4; ++p) {
+        const std::string name = network.parameters()[p]->spec.name;
+        expect_close(grad_of(ddp, name), wanted_grad(p, 2, 1), 0.05, name);
+      }
+    }
+  });
+}
+
+// Main gradients in bf16 compared with those in fp32. Let u = 2^-9, the largest relative error of rounding to bf16, g_k
+// the gradient of micro-batch k, which sinks get in fp32 and autograd rounds to bf16, and s_k = g_1 + ... + g_k. A rank
+// rounds every s_k, so that it is off by at most u (|s_1| + ... + |s_n| + |g_1| + ... + |g_n|), and the reduction of d
+// ranks rounds at most d - 1 more sums. w1 is used twice: the sum after its first addition is rounded too. The factor
+// 1.02 is for products of these errors.
+TEST(DataParallel, Bf16MainGradsAreThoseInFp32WithinTheRoundingOfTheirSums) {
+  constexpr double kUnit = 0x1p-9;
+  constexpr int64_t kMicroBatches = 16;
+  expect_job(2, {}, [](ParallelContext& job) {
+    for (const bool shards : {false, true}) {
+      SmallNetwork network(at::kBFloat16), narrow_network(at::kBFloat16);
+      const DataParallelOptions options{.use_distributed_optimizer = shards, .calculate_per_token_loss = true};
+      DataParallelOptions narrow_options = options;
+      narrow_options.accumulate_allreduce_grads_in_fp32 = false;
+      DistributedDataParallel wide({network.parameters()}, job, options),
+          narrow({narrow_network.parameters()}, job, narrow_options);
+      const at::Tensor &grads = wide.buffers()[0]->grads(), &own = narrow.buffers()[0]->grads();
+      ASSERT_EQ(own.scalar_type(), at::kBFloat16);
+      at::Tensor sum = at::zeros_like(grads), bound = at::zeros_like(grads), magnitude = at::zeros_like(grads);
+      const at::Tensor w1 = grad_of(wide, "w1");
+      const auto of_w1 = [&](const at::Tensor& flat) { return flat.narrow(0, w1.storage_offset(), w1.numel()); };
+      std::vector<at::Tensor> after;  // additions to w1
+      GradSink& sink = network.parameters()[0]->sink;
+      sink.added = [&, inner = sink.added] {
+        inner();
+        after.push_back(w1.flatten().clone());
+      };
+      narrow.begin_step(kMicroBatches);
+      for (int64_t k = 0; k < kMicroBatches; ++k) {
+        const uint64_t seed = seed_of(job) + 100 * static_cast<uint64_t>(k);
+        wide.begin_step(1, /*defer_reduction=*/true);
+        network.loss(seed).backward();
+        wide.flush_grads();
+        ASSERT_EQ(after.size(), 2u);
+        of_w1(bound) += kUnit * (of_w1(sum) + after[0]).abs();
+        after.clear();
+        sum += grads;
+        magnitude += grads.abs();
+        bound += kUnit * (sum.abs() + grads.abs());
+        narrow_network.loss(seed).backward();
+      }
+      narrow.finish_grad_sync();
+      bound += kUnit * magnitude;
+      for (const at::Tensor& each : {sum, bound}) job.world_group().all_reduce(each).wait();
+      double used = 0;
+      for (const BufferRange& part : narrow.buffers()[0]->owned()) {
+        const at::Tensor off = (GradBuffer::part(own, part) - GradBuffer::part(sum, part)).abs();
+        used = std::max(used, (off / (GradBuffer::part(bound, part) * 1.02 + 1e-30)).max().item<double>());
+      }
+      EXPECT_LE(used, 1) << shards;
+      EXPECT_GE(used, 0.02) << "the gradients are not in bf16";
     }
   });
 }
@@ -244,7 +306,7 @@ TEST(DataParallel, Fp32GradientsOfSixteenBitParametersAreNotRounded) {
 // Each micro-batch adds two halves, and autograd's hook runs for both.
 TEST(DataParallel, SixteenBitGradientsMayComeInParts) {
   expect_job(2, {}, [](ParallelContext& job) {
-    SmallNetwork network(at::kBFloat16);
+    SmallNetwork network(at::kHalf);
     for (Parameter* parameter : network.parameters()) parameter->comes_in_parts = true;
     DistributedDataParallel ddp({network.parameters()}, job,
                                 {.accumulate_allreduce_grads_in_fp32 = false, .ddp_bucket_size = 64});

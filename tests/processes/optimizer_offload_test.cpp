@@ -9,10 +9,8 @@
 
 #include "core/base/config_error.h"
 #include "core/checkpoint/read/state_index.h"
-#include "core/data_parallel/finalize_grads.h"
-#include "core/optim/optimizer.h"
 #include "tests/processes/groups/group_job.h"
-#include "tests/processes/small_network.h"
+#include "tests/processes/small_training.h"
 
 namespace concord::tests {
 namespace {
@@ -20,34 +18,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
-
-// A network in training.
-struct Training {
-  SmallNetwork network;
-  DistributedDataParallel ddp;
-  Optimizer optimizer;
-
-  Training(ParallelContext& job, at::ScalarType type, const OptimizerOptions& options)
-      : network(type),
-        ddp({network.parameters()}, job, {.use_distributed_optimizer = job.world() > 1, .ddp_bucket_size = 100}),
-        optimizer(ddp, options) {}
-
-  void train(const ParallelContext& job, uint64_t first, uint64_t last) {
-    for (uint64_t i = first; i < last; ++i) {
-      ddp.begin_step(1);
-      network.loss(10 + static_cast<uint64_t>(job.rank()) + 100 * i).backward();
-      finalize_grads(ddp);
-      EXPECT_TRUE(optimizer.step({.lr = 1e-2, .weight_decay = 0.1}).updated);
-    }
-    ddp.finish_param_gather();
-  }
-
-  std::vector<at::Tensor> values() {
-    std::vector<at::Tensor> all;
-    for (const Parameter* parameter : network.parameters()) all.push_back(parameter->value.detach().clone());
-    return all;
-  }
-};
 
 // |fraction| of the state on the host.
 OptimizerOptions offloaded(double fraction) {
@@ -61,13 +31,13 @@ TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
     expect_job(world, {}, [](ParallelContext& job) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
         for (const double fraction : {0.0, 0.37, 1.0}) {
-          Training first(job, type, offloaded(1));
+          Training first(job, type, offloaded(1), job.world() > 1);
           first.train(job, 0, 3);
           const OptimizerState state = first.optimizer.state();
           const std::vector<at::Tensor> values = first.values();
           first.train(job, 3, 5);
 
-          Training second(job, type, offloaded(fraction));
+          Training second(job, type, offloaded(fraction), job.world() > 1);
           {
             const at::NoGradGuard no_grad;
             for (size_t i = 0; i < values.size(); ++i) second.network.parameters()[i]->value.copy_(values[i]);
@@ -94,24 +64,26 @@ TEST(OffloadedOptimizer, IsRefusedOnAllRanksIfTheMachineHasTooLittleMemoryForAll
   expect_job(2, {}, [&](ParallelContext& job) {
     constexpr double kBytes = 696 * 4 * sizeof(float);
     set_limit(kBytes);
-    Training fits(job, at::kFloat, offloaded(1));
+    Training fits(job, at::kFloat, offloaded(1), true);
     set_limit(kBytes - 1);  // each rank's half fits by itself
-    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); },
+    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1), true); },
                 ThrowsMessage<ConfigError>(AllOf(HasSubstr("(11136 bytes)"), HasSubstr("for 2 ranks"),
                                                  HasSubstr("(11135 bytes) are available"),
                                                  HasSubstr("CONCORD_HOST_MEMORY"), HasSubstr("at most 0.99"))));
     if (job.rank() == 0) set_limit(1e9);
-    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); }, ThrowsMessage<ConfigError>(HasSubstr("rank 1")));
-    Training without(job, at::kFloat, offloaded(0));
+    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1), true); },
+                ThrowsMessage<ConfigError>(HasSubstr("rank 1")));
+    Training without(job, at::kFloat, offloaded(0), true);
     set_limit(-1);
-    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1)); },
+    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1), true); },
                 ThrowsMessage<ConfigError>(HasSubstr("a number of GiB > 0")));
   });
 }
 
 void expect_same_training(ParallelContext& job, at::ScalarType type, const OptimizerOptions& a,
                           const OptimizerOptions& b) {
-  Training first(job, type, a), second(job, type, b);
+  const bool shards = job.world() > 1;
+  Training first(job, type, a, shards), second(job, type, b, shards);
   const std::vector<at::Tensor> before = first.values();
   first.train(job, 0, 3);
   second.train(job, 0, 3);
@@ -124,9 +96,10 @@ void expect_same_training(ParallelContext& job, at::ScalarType type, const Optim
 TEST(OffloadedOptimizer, ComputesTheSameBitsInPiecesOfAnySize) {
   expect_job(2, {}, [](ParallelContext& job) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
-      for (const double fraction : {0.37, 1.0}) {
+      for (const double fraction : {0.0, 0.37, 1.0}) {
         for (const int64_t elements : {7, 50}) {
           OptimizerOptions pieces = offloaded(fraction);
+          pieces.optimizer_cpu_offload = true;  // of nothing, with 0
           pieces.offload_piece_elements = elements;
           expect_same_training(job, type, offloaded(0), pieces);
         }
@@ -145,7 +118,7 @@ TEST(OffloadedOptimizer, MuonAndTheAverageComputeTheSameBits) {
           host.optimizer_offload_fraction = fraction;
           host.offload_piece_elements = 50;
           expect_same_training(job, type, plain, host);
-          Training first(job, type, plain), second(job, type, host);
+          Training first(job, type, plain, true), second(job, type, host, true);
           first.train(job, 0, 3);
           second.train(job, 0, 3);
           const std::vector<at::Tensor> weights = second.values();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/parallel/parameter.h"
@@ -16,7 +17,7 @@ namespace concord {
 struct OptimizerState {
   struct Entry {
     // "exp_avg", "exp_avg_sq", "momentum", "momentum_buffer", "main" (fp32 weights) or "ema"; the scales of codes
-    // have kScaleKey appended (core/base/code_map.h).
+    // have kScaleKey appended (core/base/code_map.h), remainders of main weights kRemainderKey.
     std::string key;
     std::vector<ShardRun> runs;  // tensor, global indices; |local| is relative to |values|
     at::Tensor values;           // flat; in Optimizer::state() fp32 on the host
@@ -25,11 +26,15 @@ struct OptimizerState {
   std::vector<Entry> entries;
 };
 
+// Follows the key "main" in that of the remainders of main weights, which are then saved in bf16: int16
+// (core/torch/remainder.h), or bf16 compensations to be added.
+inline constexpr std::string_view kRemainderKey = ".remainder";
+
 // A tensor of the state of a stage, over all ranks.
 struct StateTensor {
   std::string key;
   const Parameter* parameter;
-  c10::ScalarType type;    // in which it is kept and saved; kByte: codes, whose scales are another tensor
+  c10::ScalarType type;    // in which it is kept and saved; kByte and fp8: codes, whose scales are another tensor
   bool is_scales = false;  // one element per block of the parameter's tensors
 };
 
@@ -39,10 +44,12 @@ class StateSource {
   virtual ~StateSource() = default;
   virtual int64_t steps() const = 0;
   // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements are unchanged. Throws
-  // ConfigError with the tensor if values are missing. If |values| are uint8 they become the codes.
+  // ConfigError with the tensor if values are missing. If |values| are uint8 or fp8 they become the codes.
   virtual void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const = 0;
-  // Whether it has codes of |key| for |tensor|, and their scales.
-  virtual bool has_codes(const std::string& /*key*/, const std::string& /*tensor*/) const { return false; }
+  // Whether it has codes of |type| (uint8 or fp8) of |key| for |tensor|, and their scales.
+  virtual bool has_codes(const std::string& /*key*/, const std::string& /*tensor*/, c10::ScalarType /*type*/) const {
+    return false;
+  }
 };
 
 }  // namespace concord

@@ -1,6 +1,8 @@
 #include "core/checkpoint/read/read_state.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <atomic>
@@ -10,6 +12,7 @@
 #include "core/checkpoint/read/parallel_load.h"
 #include "core/mesh/job_environment.h"
 #include "core/torch/device.h"
+#include "core/torch/remainder.h"
 #include "platform/cpp/memory.hpp"
 #include "platform/cpp/stream.hpp"
 
@@ -17,6 +20,14 @@ namespace concord {
 namespace {
 
 constexpr int64_t kMaxThreads = 8;
+
+// Sets |values|, a part of |target|, to |wide|.
+void convert(const StateTarget& target, const at::Tensor& wide, const at::Tensor& values) {
+  if (!target.splits) return void(values.copy_(wide));
+  const bool is_low = values.scalar_type() == at::kShort;
+  const at::Tensor other = at::empty({wide.numel()}, is_low ? at::kBFloat16 : at::kShort);
+  split_remainder(wide, is_low ? other : values, is_low ? values : other);
+}
 
 struct Piece {
   const StateTarget* target;
@@ -48,11 +59,12 @@ class Worker {
     const std::vector<ShardRun> runs =
         count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
     const auto type = values.scalar_type();
-    const auto read_as = type == at::kByte ? at::kByte : at::kFloat;  // codes are read as such
+    const auto read_as = values.element_size() == 1 ? type : at::kFloat;  // codes are read as such
     if (values.device().is_cpu()) {
-      const at::Tensor wide = values.to(read_as);  // itself, if it is
+      const bool is_low = target.splits && type == at::kShort;
+      const at::Tensor wide = is_low ? at::zeros({count}, at::kFloat) : values.to(read_as);  // itself, if it is
       source_.read(target.key, runs, wide);
-      if (type != read_as) values.copy_(wide);
+      if (type != read_as) convert(target, wide, values);
       return;
     }
     if (!stream_) stream_.emplace(device_);
@@ -60,7 +72,9 @@ class Worker {
     const at::Tensor wide = at::from_blob(buffer_->data(), {count}, at::TensorOptions(read_as)).zero_();
     source_.read(target.key, runs, wide);
     if (type != read_as) {
-      at::from_blob(buffer_->data(), {count}, values.options().device(at::kCPU)).copy_(wide.to(type));
+      const at::Tensor narrow = at::empty({count}, values.options().device(at::kCPU));
+      convert(target, wide, narrow);
+      at::from_blob(buffer_->data(), {count}, narrow.options()).copy_(narrow);
     }
     copy(*stream_, values.data_ptr(), buffer_->data(), static_cast<int64_t>(values.nbytes()), CopyKind::kHostToDevice);
     stream_->synchronize();
@@ -108,7 +122,7 @@ std::exception_ptr read_state_shared(const StateSource& source, const std::vecto
       const int64_t count = piece.end - piece.begin;
       const auto type = target.values.scalar_type();
       own.push_back({target.key, cut_runs(target.runs, piece.begin, piece.end),
-                     at::from_blob(share + piece.at, {count}, at::TensorOptions(type)).zero_()});
+                     at::from_blob(share + piece.at, {count}, at::TensorOptions(type)).zero_(), target.splits});
     }
     read_state(source, own, device);
   });

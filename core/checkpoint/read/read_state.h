@@ -17,6 +17,7 @@ struct StateTarget {
   std::string key;
   std::vector<ShardRun> runs;  // |local| is relative to |values|
   at::Tensor values;           // flat, on the host or on |device|; bf16: values are rounded; uint8: codes
+  bool splits = false;         // bf16: the high parts of values, int16: the low parts (core/torch/remainder.h)
 };
 
 inline constexpr int64_t kStatePieceElements = 4 << 20;

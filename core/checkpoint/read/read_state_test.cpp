@@ -1,10 +1,12 @@
 // States that are read in pieces, on the device of the platform that the program runs on.
 #include "core/checkpoint/read/read_state.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <gmock/gmock.h>
 
 #include "core/torch/device.h"
+#include "core/torch/remainder.h"
 
 namespace concord {
 namespace {
@@ -40,6 +42,11 @@ class ReadState : public ::testing::Test {
     EXPECT_TRUE(target.values.cpu().equal(expected)) << target.key << " in " << what;
   }
 
+  StateTarget half(int64_t rows, c10::ScalarType type, double before) const {
+    const at::Tensor values = at::full({4 * rows + 16}, before, at::TensorOptions(memory_).dtype(type));
+    return {"exp_avg_sq", runs(rows), values, /*splits=*/true};
+  }
+
   const Device device_ = Device(current_platform(), 0);
   const c10::Device memory_ = torch_device(device_.platform(), 0);
 };
@@ -49,6 +56,23 @@ TEST_F(ReadState, InPiecesOfAnySizeIsTheSame) {
     const std::vector<StateTarget> targets = {target("exp_avg", 6), target("exp_avg_sq", 1), target("exp_avg", 5)};
     read_state(Addresses(), targets, device_, elements);
     for (const StateTarget& each : targets) expect_read(each, std::to_string(elements));
+  }
+}
+
+// Both parts of main weights with a remainder, by several threads, together the fp32 numbers of the source. Elements
+// that no run covers become 0 on a device; on the host the high parts keep their bits.
+TEST_F(ReadState, SplitsValuesIntoHighPartsAndRemainders) {
+  constexpr int64_t kRows = 500;
+  constexpr double kBefore = 3;
+  for (const int64_t elements : {1, 7, 100, 100000}) {
+    const StateTarget high = half(kRows, at::kBFloat16, kBefore), low = half(kRows, at::kShort, kBefore);
+    read_state(Addresses(), {high, low, target("exp_avg", 5)}, device_, elements);
+    at::Tensor expected = at::full({high.values.numel()}, memory_.is_cpu() ? kBefore : 0.0, at::kFloat);
+    Addresses().read(high.key, high.runs, expected);
+    const at::Tensor joined = at::empty({high.values.numel()}, at::kFloat);
+    join_remainder(high.values.cpu(), low.values.cpu(), joined);
+    EXPECT_TRUE(joined.equal(expected)) << elements;
+    EXPECT_GT(low.values.ne(0).sum().item<int64_t>(), kRows) << "no number needs a remainder";
   }
 }
 

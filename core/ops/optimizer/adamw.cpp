@@ -8,6 +8,7 @@
 #include <ATen/ops/_foreach_lerp.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <fmt/core.h>
@@ -15,8 +16,9 @@
 #include <cmath>
 
 #include "core/ops/check.h"
-
 #include "core/ops/dispatch.h"
+#include "core/ops/optimizer/block_codes.h"
+#include "core/torch/remainder.h"
 
 namespace concord {
 namespace ops::adamw_op {
@@ -103,6 +105,66 @@ void reference_groups(TensorList weights, TensorList m, TensorList v, TensorList
   }
 }
 
+// Weights in fp32 or fp64, and back.
+struct WideWeights {
+  at::Tensor kept, values, wide;  // |wide| is |kept| unless that is remainders of |values|
+
+  WideWeights(const at::Tensor& weights, TensorList all_values, size_t i) : kept(weights), wide(weights) {
+    if (!has_remainder()) return;
+    values = all_values[i];
+    wide = at::empty(kept.sizes(), kept.options().dtype(at::kFloat));
+    join_remainder(values.to(at::kBFloat16), kept, wide);
+  }
+  bool has_remainder() const { return kept.scalar_type() == at::kShort; }
+  void store() const {
+    if (!has_remainder()) return;
+    const at::Tensor high = values.to(at::kBFloat16);
+    split_remainder(wide, high, kept);
+    values.copy_(high);
+  }
+};
+
+// A moment in the type of the weights, and back.
+struct WideMoment {
+  at::Tensor kept, scales, table, wide;  // |wide| is |kept| unless that is narrow
+
+  WideMoment(const at::Tensor& weights, TensorList all, TensorList all_scales, const at::Tensor& table_, size_t i)
+      : kept(all[i]), table(table_.to(at::kFloat)), wide(kept) {
+    if (kept.scalar_type() == weights.scalar_type()) return;
+    wide = at::empty(kept.sizes(), weights.options());
+    if (kept.scalar_type() != at::kByte) {
+      wide.copy_(kept);  // unlike to(), which converts to fp32 instead of fp64 on torch_npu
+      return;
+    }
+    scales = all_scales[i];
+    decode_blocks(kept, scales.to(at::kFloat), table, wide);
+  }
+  void store() const {
+    if (kept.scalar_type() == at::kByte) {
+      encode_blocks(wide.to(at::kFloat), table, kept, scales);
+    } else if (!wide.is_same(kept)) {
+      kept.copy_(wide);
+    }
+  }
+};
+
+void reference_narrow(TensorList weights, TensorList m, TensorList v, TensorList m_scales, TensorList v_scales,
+                      TensorList values, TensorList grads, const at::Tensor& m_table, const at::Tensor& v_table,
+                      const MaybeTensor& factor, ArrayRef<double> numbers) {
+  std::vector<double> n = numbers.vec();
+  if (factor) n[0] = factor->item<double>();
+  if (factor && !std::isfinite(n[0])) return;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const WideWeights w(weights[i], values, i);
+    const WideMoment wide_m(w.wide, m, m_scales, m_table, i), wide_v(w.wide, v, v_scales, v_table, i);
+    step(w.wide, wide_m.wide, wide_v.wide, values.empty() || w.has_remainder() ? TensorList() : values.slice(i, 1),
+         grads.slice(i, 1), {}, n);
+    w.store();
+    wide_m.store();
+    wide_v.store();
+  }
+}
+
 // x - x is 0 if x is finite, otherwise NaN.
 at::Tensor reference_factor(const at::Tensor& squares, const MaybeTensor& loss, double max_norm, double divisor) {
   const at::Tensor norm = squares.sqrt();
@@ -123,10 +185,15 @@ TORCH_LIBRARY_FRAGMENT(concord, lib) {
   lib.def(
       "adamw_groups_(Tensor(a!)[] weights, Tensor(b!)[] m, Tensor(c!)[] v, Tensor(d!)[] values, Tensor[] grads, "
       "int[] counts, int[] value_counts, Tensor? factor, float[] numbers) -> ()");
+  lib.def(
+      "adamw_narrow_(Tensor(a!)[] weights, Tensor(b!)[] m, Tensor(c!)[] v, Tensor(d!)[] m_scales, Tensor(e!)[] "
+      "v_scales, Tensor(f!)[] values, Tensor[] grads, Tensor m_table, Tensor v_table, Tensor? factor, float[] numbers) "
+      "-> ()");
 }
 TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) {
   lib.impl("adamw_", reference);
   lib.impl("adamw_groups_", reference_groups);
+  lib.impl("adamw_narrow_", reference_narrow);
   lib.impl("update_factor", reference_factor);
 }
 
@@ -134,6 +201,21 @@ TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, lib) {
 }  // namespace ops::adamw_op
 
 namespace {
+
+auto narrow_op() {
+  using at::TensorList;
+  static const auto op =
+      ops::find<void(TensorList, TensorList, TensorList, TensorList, TensorList, TensorList, TensorList,
+                     const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&, at::ArrayRef<double>)>(
+          "concord::adamw_narrow_");
+  return op;
+}
+
+bool has_narrow_state(const AdamWLists& lists) {
+  if (lists.weights.empty()) return false;
+  const auto type = lists.weights.front().scalar_type();
+  return type == at::kShort || lists.m.front().scalar_type() != type || lists.v.front().scalar_type() != type;
+}
 
 std::vector<double> numbers_of(const AdamWStep& n) {
   return {n.grad_scale,      n.decay,     n.one_minus_beta1,       n.beta2,
@@ -143,6 +225,13 @@ std::vector<double> numbers_of(const AdamWStep& n) {
 }  // namespace
 
 void adamw_(const AdamWLists& lists, const AdamWStep& step, const std::optional<at::Tensor>& factor) {
+  if (has_narrow_state(lists)) {
+    const c10::Device device = lists.weights.front().device();
+    narrow_op().call(lists.weights, lists.m, lists.v, lists.m_scales, lists.v_scales, lists.values, lists.grads,
+                     code_table(code_map_of("exp_avg"), device), code_table(code_map_of("exp_avg_sq"), device), factor,
+                     numbers_of(step));
+    return;
+  }
   ops::adamw_op::step(lists.weights, lists.m, lists.v, lists.values, lists.grads, factor, numbers_of(step));
 }
 
@@ -156,6 +245,10 @@ void adamw_groups_(const std::vector<AdamWGroup>& groups, const std::optional<at
   std::vector<double> numbers;
   const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
   for (const AdamWGroup& group : groups) {
+    if (has_narrow_state(group.lists)) {
+      adamw_(group.lists, group.step, factor);
+      continue;
+    }
     append(all.weights, group.lists.weights);
     append(all.m, group.lists.m);
     append(all.v, group.lists.v);
@@ -167,6 +260,10 @@ void adamw_groups_(const std::vector<AdamWGroup>& groups, const std::optional<at
   }
   if (all.weights.empty()) return;
   op.call(all.weights, all.m, all.v, all.values, all.grads, counts, value_counts, factor, numbers);
+}
+
+bool takes_narrow_state(c10::Device device) {
+  return narrow_op().hasKernelForDispatchKey(c10::computeDispatchKey(std::nullopt, std::nullopt, device));
 }
 
 at::Tensor update_factor(const at::Tensor& squares, const std::optional<at::Tensor>& loss, double max_norm,

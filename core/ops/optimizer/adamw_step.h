@@ -1,4 +1,4 @@
-// The scalars of one AdamW step, for the loops on the host (core/optim/adamw.h) and the operator (adamw.h).
+// The scalars of one AdamW step, for the loops on the host (core/optim/rules/adamw.h) and the operator (adamw.h).
 #pragma once
 
 namespace concord {

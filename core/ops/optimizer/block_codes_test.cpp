@@ -1,13 +1,16 @@
 // Codes of blocks, compared with the nearest fraction by search, and with those of torchao.
 #include "core/ops/optimizer/block_codes.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "core/ops/testing/samples.h"
 
@@ -63,6 +66,34 @@ TEST(BlockCodes, AreThoseOfTheNearestFractions) {
       ASSERT_LE(own, nearest + 0x1p-23 * std::abs(x)) << i;
     }
     EXPECT_TRUE(coded.scales.equal(std::get<0>(values.view({-1, kStateBlock}).abs().max(1))));
+  }
+}
+
+// Compares the loops of the host with libtorch's operators, by which devices code: blocks with numbers of all
+// magnitudes, of zeros, of numbers below the least scale, of infinities and of NaN; more blocks than a thread takes.
+TEST(BlockCodes, OnTheHostHaveTheBitsOfThoseOfDevices) {
+  Draw draw(9);
+  constexpr int64_t kBlocks = 700;
+  const double none = std::numeric_limits<double>::quiet_NaN(), infinite = std::numeric_limits<double>::infinity();
+  for (const CodeMap map : kMaps) {
+    const at::Tensor values = draw.normal({kBlocks, kStateBlock}, at::kFloat);
+    values.mul_(draw.normal({kBlocks, kStateBlock}, at::kFloat, 8).exp())
+        .mul_(draw.normal({kBlocks, 1}, at::kFloat, 30).exp());
+    if (map == CodeMap::dynamic_unsigned) values.abs_();
+    values.select(0, 3).zero_();
+    values.select(0, 4).mul_(1e-38);
+    values.select(0, 5).select(0, 7).fill_(infinite);
+    values.select(0, 5).select(0, 8).fill_(-infinite);
+    values.select(0, 6).select(0, 255).fill_(none);
+    const Coded host(values.view(-1), map);
+    const at::Tensor table = code_table(map, at::kCPU);
+    const at::Tensor codes = at::empty_like(host.codes), scales = at::empty_like(host.scales);
+    encode_blocks(values.view(-1), table, codes, scales);
+    EXPECT_TRUE(host.codes.equal(codes)) << host.codes.ne(codes).nonzero();
+    EXPECT_TRUE(host.scales.allclose(scales, 0, 0, /*equal_nan=*/true));
+    const at::Tensor decoded = at::empty_like(values).view(-1);
+    decode_blocks(codes, scales, table, decoded);
+    EXPECT_TRUE(host.decoded(map).allclose(decoded, 0, 0, /*equal_nan=*/true));
   }
 }
 

@@ -26,7 +26,7 @@ struct Parts {
   Part<G, V> at[kParts];
 };
 
-// One AdamW update of N elements; the formula is in core/optim/adamw.h. Rounds as the host does, without fused
+// One AdamW update of N elements; the formula is in core/optim/rules/adamw.h. Rounds as the host does, without fused
 // multiply-adds, so that an element's bits do not depend on the device.
 template <class G, class V, int N>
 __device__ void update(const AdamWNumbers& n, float scale, const Part<G, V>& part, int64_t i) {

@@ -9,7 +9,7 @@ namespace {
 
 using at::Tensor;
 
-Tensor forward(const Tensor& weight, const Tensor& ids, int64_t first) {
+Tensor forward(const Tensor& weight, const Tensor& ids, int64_t first, int64_t /*vocabulary*/) {
   const OnDevice device(weight.device());
   const Tensor table = weight.contiguous(), dense = ids.contiguous();
   auto sizes = ids.sizes().vec();
@@ -20,9 +20,9 @@ Tensor forward(const Tensor& weight, const Tensor& ids, int64_t first) {
   return y;
 }
 
-void backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_t first) {
+void backward(Tensor& dweight, const Tensor& grad, const Tensor& ids, int64_t first, int64_t vocabulary) {
   if (dweight.scalar_type() != c10::typeMetaToScalarType(sums_of(grad).dtype()) || !dweight.is_contiguous()) {
-    reference("concord::embedding_backward_", {dweight, grad, ids, first});
+    reference("concord::embedding_backward_", {dweight, grad, ids, first, vocabulary});
     return;
   }
   const OnDevice device(grad.device());

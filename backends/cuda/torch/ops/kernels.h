@@ -99,6 +99,30 @@ struct AdamWArrays {
 };
 // Updates all |arrays| in as few launches as possible: memory is idle between launches.
 void adamw(cudaStream_t stream, const AdamWNumbers& numbers, std::span<const AdamWArrays> arrays);
+
+// AdamW with narrow state: moments in bf16 or in 8-bit codes, main weights with a remainder (core/torch/remainder.h).
+// Blocks of 256 codes share a scale.
+enum class MomentType { f32, bf16, codes };
+struct NarrowMoment {
+  void* values;
+  float* scales;  // one per block; null unless the moment is in codes
+};
+struct NarrowAdamWArrays {
+  const void* grads;
+  Type grads_type;
+  bool has_remainder;  // whether weights are int16 remainders of |values|, which then are in bf16
+  void* weights;       // otherwise fp32
+  NarrowMoment m, v;
+  void* values;  // as in AdamWArrays
+  Type values_type;
+  int64_t count;  // whole blocks, if a moment is in codes
+};
+struct NarrowMoments {
+  MomentType m, v;
+  const float *m_table, *v_table;  // 256 fractions and 255 thresholds each, on the device (core's block_codes.h)
+};
+void adamw_narrow(cudaStream_t stream, const AdamWNumbers& numbers, const NarrowMoments& moments,
+                  std::span<const NarrowAdamWArrays> arrays);
 // Computes update_factor of core/ops/optimizer/adamw.h. |loss| may be null.
 void update_factor(cudaStream_t stream, const double* squares, const double* loss, double max_norm, double divisor,
                    float* factor);

@@ -1,4 +1,4 @@
-#include "core/optim/sgd.h"
+#include "core/optim/rules/sgd.h"
 
 namespace concord {
 namespace {

@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "core/base/config_error.h"
-#include "core/optim/update_rule.h"
+#include "core/optim/rules/update_rule.h"
 #include "tests/processes/parallel_samples.h"
 
 namespace concord {
@@ -117,7 +117,7 @@ TEST(Rules, SixteenBitParametersAreTheRoundedMainWeights) {
 
 TEST(Rules, AFactorOnTheDeviceIsTheScaleAndWithOneThatIsNotFiniteNothingChanges) {
   const auto rule = make_rule({.optimizer = OptimizerType::adam});
-  ASSERT_TRUE(rule->takes_factor());
+  ASSERT_TRUE(rule->takes_factor(at::kCPU));
   const auto after = [&](const RuleStep& numbers) {
     Segment segment = segment_of(sample({kSize}, 1, at::kFloat), 2);
     segment.values = sample({kSize}, 2, at::kFloat).to(at::kBFloat16);

@@ -1,4 +1,4 @@
-#include "core/optim/lion.h"
+#include "core/optim/rules/lion.h"
 
 namespace concord {
 namespace {

@@ -1,4 +1,4 @@
-#include "core/optim/update_rule.h"
+#include "core/optim/rules/update_rule.h"
 
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_foreach_mul.h>
@@ -12,10 +12,10 @@
 #include "core/base/config_error.h"
 #include "core/ops/cpu/parallel.h"
 #include "core/ops/optimizer/adamw.h"
-#include "core/optim/adamw.h"
-#include "core/optim/lion.h"
 #include "core/optim/narrow_state.h"
-#include "core/optim/sgd.h"
+#include "core/optim/rules/adamw.h"
+#include "core/optim/rules/lion.h"
+#include "core/optim/rules/sgd.h"
 #include "core/optim/state_precision.h"
 
 namespace concord {
@@ -97,7 +97,7 @@ class AdamWRule : public UpdateRule {
 
   void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const override {
     const auto is_same = [](const Segment* s, const Listed& listed) {
-      return s == listed.segment && s->grads.is_same(listed.grads) && s->weights.is_same(listed.weights);
+      return s == listed.segment && s->grads.is_same(listed.grads) && weights_of(*s).is_same(listed.weights);
     };
     if (!std::ranges::equal(segments, listed_, is_same)) list(segments);
     std::vector<AdamWGroup> work;
@@ -107,12 +107,14 @@ class AdamWRule : public UpdateRule {
     adamw_groups_(work, step.factor);
   }
 
-  bool takes_factor() const override { return true; }
+  bool takes_factor(c10::Device) const override { return true; }
+  bool takes_narrow_state(c10::Device device) const override { return concord::takes_narrow_state(device); }
 
  private:
   struct Group {
     GroupMultipliers multipliers;
     bool has_values;
+    c10::ScalarType weights, m, v;
     auto operator<=>(const Group&) const = default;
   };
 
@@ -121,18 +123,25 @@ class AdamWRule : public UpdateRule {
     at::Tensor grads, weights;
   };
 
+  static const at::Tensor& weights_of(const Segment& segment) {
+    return segment.remainder.defined() ? segment.remainder : segment.weights;
+  }
+
   // Builds the lists of tensors. Segments keep their tensors, so this happens once: the device would idle meanwhile.
   void list(std::span<Segment* const> segments) const {
     groups_.clear();
     listed_.clear();
     for (const Segment* s : segments) {
-      listed_.push_back({s, s->grads, s->weights});
-      AdamWLists& lists = groups_[{s->multipliers, s->values.defined()}];
-      lists.weights.push_back(s->weights);
+      listed_.push_back({s, s->grads, weights_of(*s)});
+      AdamWLists& lists = groups_[{s->multipliers, s->values.defined(), weights_of(*s).scalar_type(),
+                                   s->moments[0].scalar_type(), s->moments[1].scalar_type()}];
+      lists.weights.push_back(weights_of(*s));
       lists.m.push_back(s->moments[0]);
       lists.v.push_back(s->moments[1]);
       if (s->values.defined()) lists.values.push_back(s->values);
       lists.grads.push_back(s->grads);
+      if (s->moments[0].scalar_type() == at::kByte) lists.m_scales.push_back(s->scales[0]);
+      if (s->moments[1].scalar_type() == at::kByte) lists.v_scales.push_back(s->scales[1]);
     }
   }
 
@@ -243,7 +252,7 @@ std::unique_ptr<UpdateRule> make_rule(const OptimizerOptions& options) {
   check_state_precision(options);
   std::unique_ptr<UpdateRule> rule = fp32_rule(options);
   if (options.precision == StatePrecision{}) return rule;
-  return with_narrow_state(std::move(rule), options.precision.has_blocks());
+  return with_narrow_state(std::move(rule), options.precision);
 }
 
 }  // namespace concord

@@ -2,7 +2,7 @@
 //   c   = beta1 m + (1 - beta1) g
 //   w_t = w - lr (sign(c) + weight_decay w)
 //   m_t = beta2 m + (1 - beta2) g
-// A loop over flat memory on the host; core/optim/update_rule.cpp has the same update for devices.
+// A loop over flat memory on the host; core/optim/rules/update_rule.cpp has the same update for devices.
 #pragma once
 
 #include <cstdint>

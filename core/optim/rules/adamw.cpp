@@ -1,4 +1,4 @@
-#include "core/optim/adamw.h"
+#include "core/optim/rules/adamw.h"
 
 #include <cmath>
 

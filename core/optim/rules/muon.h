@@ -21,8 +21,8 @@
 #include <string>
 #include <vector>
 
+#include "core/optim/rules/update_rule.h"
 #include "core/optim/segment.h"
-#include "core/optim/update_rule.h"
 
 namespace concord {
 

@@ -1,4 +1,4 @@
-#include "core/optim/muon.h"
+#include "core/optim/rules/muon.h"
 
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
@@ -11,7 +11,9 @@
 
 #include "core/base/config_error.h"
 #include "core/checkpoint/hf_plan.h"
+#include "core/optim/main_weights.h"
 #include "core/optim/narrow_state.h"
+#include "core/optim/plan/state_of_parameter.h"
 
 namespace concord {
 namespace {
@@ -55,13 +57,7 @@ double muon_scale(MuonScaleMode mode, int64_t rows, int64_t columns) {
   return std::sqrt(r / c);
 }
 
-bool Muon::takes(const Parameter& parameter) {
-  const ShardSpec& spec = parameter.spec;
-  if (spec.name == "model.embed_tokens.weight" || spec.name == "lm_head.weight" || spec.name == "score.weight") {
-    return false;
-  }
-  return spec.dims.size() - (spec.stacked ? 1 : 0) == 2 && !spec.name.ends_with("bias");
-}
+bool Muon::takes(const Parameter& parameter) { return takes_muon(parameter.spec); }
 
 Muon::Muon(const DistributedDataParallel& ddp, const OptimizerOptions& options, std::span<Segment* const> segments)
     : job_(ddp.job()), options_(options) {
@@ -164,9 +160,10 @@ void Muon::apply(const Task& task, const at::Tensor& whole, const RuleStep& step
     }
     const double lr = step.lr_of(segment.multipliers);
     // w_t = (1 - lr weight_decay) w - lr scale X
-    const at::Tensor weights = segment.weights.to(update.device());  // itself, unless it is offloaded
+    const at::Tensor weights = wide_weights(segment).to(update.device());  // itself, unless offloaded or narrow
     weights.mul_(1 - lr * step.weight_decay_of(segment.multipliers)).sub_(update.mul_(lr));
-    if (!weights.is_same(segment.weights)) segment.weights.copy_(weights);
+    store_weights(segment, weights, step.t);
+    if (segment.has_narrow_main()) continue;
     if (segment.values.defined()) segment.values.copy_(weights);
   }
 }

@@ -2,7 +2,7 @@
 //   g   = g + weight_decay w
 //   b_t = momentum b + g
 //   w_t = w - lr b_t
-// A loop over flat memory on the host; core/optim/update_rule.cpp has the same update for devices.
+// A loop over flat memory on the host; core/optim/rules/update_rule.cpp has the same update for devices.
 #pragma once
 
 #include <cstdint>

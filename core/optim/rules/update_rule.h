@@ -42,8 +42,10 @@ class UpdateRule {
   virtual void step_on_host(std::span<Segment* const> segments, const RuleStep& step) const = 0;
   // Updates tensors of any device, on the current stream.
   virtual void step_on_device(std::span<Segment* const> segments, const RuleStep& step) const = 0;
-  // Whether step_on_device applies RuleStep::factor.
-  virtual bool takes_factor() const { return false; }
+  // Whether step_on_device applies RuleStep::factor on |device|.
+  virtual bool takes_factor(c10::Device /*device*/) const { return false; }
+  // Whether step_on_device updates state of all types on |device|, not only in fp32.
+  virtual bool takes_narrow_state(c10::Device /*device*/) const { return false; }
 };
 
 // Returns the rule of |options|; for muon AdamW, which updates all parameters that are not matrices. Throws ConfigError
