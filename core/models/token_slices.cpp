@@ -2,9 +2,12 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 
 #include "core/base/config_error.h"
 #include "core/ops/attention/attention.h"
@@ -33,7 +36,9 @@ void check_batch(const MicroBatch& batch, bool with_labels) {
     throw ConfigError("batch: labels are missing; the last stage needs them for the loss");
   }
   if (batch.labels.defined()) check_like_ids("labels", batch.labels, ids);
-  if (batch.position_ids.defined()) check_like_ids("position_ids", batch.position_ids, ids);
+  if (const Tensor& given = batch.position_ids; given.defined()) {
+    check_like_ids("position_ids", given.dim() == 3 && given.size(0) == 3 ? given[0] : given, ids);
+  }
   if (batch.cu_seqlens.empty()) return;
   if (ids.size(0) != 1) {
     throw ConfigError(
@@ -69,6 +74,11 @@ TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, 
   if (given.defined()) {
     if (given.min().item<int64_t>() < 0) throw ConfigError("batch: position_ids contains negative positions");
     const int64_t length = given.max().item<int64_t>() + 1;
+    if (given.dim() == 3) {
+      if (cp.size() == 1) return {given.transpose(1, 2).contiguous().to(device), length};
+      throw ConfigError(
+          fmt::format("batch: position_ids on three axes with context_parallel_size {}; must be 1", cp.size()));
+    }
     return {own_tokens(given, batch, cp).t().contiguous().to(device), length};
   }
   const std::vector<int64_t> lengths = sequence_lengths(batch);
@@ -76,6 +86,31 @@ TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, 
   for (const int64_t length : lengths) counted.push_back(at::arange(length, at::kLong));
   const Tensor whole = at::cat(counted).unsqueeze(0);
   return {own_tokens(whole, batch, cp).t().contiguous().to(device), *std::max_element(lengths.begin(), lengths.end())};
+}
+
+TokenPositions media_positions(const MicroBatch& batch, const MediaTokens& tokens, c10::Device device) {
+  const Tensor ids = batch.input_ids.cpu().contiguous();
+  const std::vector<int64_t> lengths = sequence_lengths(batch);
+  MediaPositions positions(tokens, batch.media);
+  std::array<std::vector<int64_t>, 3> all;
+  const int64_t* next = ids.const_data_ptr<int64_t>();
+  for (int64_t row = 0; row < ids.size(0); ++row) {
+    for (const int64_t length : lengths) {
+      const auto sequence = positions.next({next, static_cast<size_t>(length)});
+      for (size_t axis = 0; axis < all.size(); ++axis) {
+        all[axis].insert(all[axis].end(), sequence[axis].begin(), sequence[axis].end());
+      }
+      next += length;
+    }
+  }
+  positions.check_all_taken();
+  int64_t largest = 0;
+  std::vector<Tensor> axes;
+  for (const std::vector<int64_t>& axis : all) {
+    largest = std::max(largest, *std::ranges::max_element(axis));
+    axes.push_back(at::tensor(axis, at::kLong).view(ids.sizes()).t());
+  }
+  return {at::stack(axes).to(device), largest + 1};
 }
 
 }  // namespace concord

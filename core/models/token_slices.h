@@ -27,7 +27,10 @@ struct TokenPositions {
   at::Tensor own;  // int64 [S / cp, B], or [S / cp, 1] where all rows have the same
   int64_t length;  // the largest position of the whole + 1
 };
-// Packed sequences count from 0 each. |device| is where the result goes.
+// Packed sequences count from 0 each. |device| is where the result goes. Given positions on three axes are [3, S, B];
+// ConfigError if |cp| splits them.
 TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, c10::Device device);
+// Returns the positions of a batch with images or videos [3, S, B], counted from each sequence's first token.
+TokenPositions media_positions(const MicroBatch& batch, const MediaTokens& tokens, c10::Device device);
 
 }  // namespace concord

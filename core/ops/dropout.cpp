@@ -97,4 +97,10 @@ void draw_uniform(const at::Tensor& numbers, const Generator::State& from, Runs 
             DType::kF32, from, runs, 0, 1);
 }
 
+void draw_bits(const at::Tensor& words, const Generator::State& from, Runs runs) {
+  if (words.numel() == 0) return;
+  fill_runs(CONCORD_RNG_BITS, ops::dropout_op::stream_of(words.device()), words.data_ptr(), words.numel(), DType::kI32,
+            from, runs, 0, 0);
+}
+
 }  // namespace concord

@@ -17,5 +17,7 @@ at::Tensor dropout(const at::Tensor& x, double p, Generator& generator);
 
 // Fills |numbers|, fp32 and contiguous, with the uniform numbers at the positions of |runs|, starting at |from|.
 void draw_uniform(const at::Tensor& numbers, const Generator::State& from, Runs runs);
+// Like draw_uniform(), but fills int32 |words| with 32 random bits each.
+void draw_bits(const at::Tensor& words, const Generator::State& from, Runs runs);
 
 }  // namespace concord

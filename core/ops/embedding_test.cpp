@@ -15,27 +15,28 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Ids inside the table and on both sides of it.
+// Ids inside the table, and in some draws on both sides of it.
 struct Drawn {
   Drawn(Draw& draw, c10::ScalarType type)
       : rows(draw.size()),
         width(draw.size()),
         first(draw.coin() ? 0 : draw.between(1, 20)),
+        vocabulary(first + rows + (draw.coin() ? 5 : 0)),
         weight(draw.normal({rows, width}, type)),
-        ids(draw.integers({draw.size(), draw.between(1, 9)}, 0, first + rows + 5)) {}
-  int64_t rows, width, first;
+        ids(draw.integers({draw.size(), draw.between(1, 9)}, 0, vocabulary - 1)) {}
+  int64_t rows, width, first, vocabulary;
   at::Tensor weight, ids;
 };
 
 const RegisterSamples kForward("concord::embedding", [](Draw& draw, c10::ScalarType type) {
   const Drawn d(draw, type);
-  return Sample{{d.weight, d.ids, d.first}, 0};
+  return Sample{{d.weight, d.ids, d.first, d.vocabulary}, 0};
 });
 const RegisterSamples kBackward("concord::embedding_backward_", [](Draw& draw, c10::ScalarType type) {
   const Drawn d(draw, type);
   const at::Tensor main = draw.normal({d.rows, d.width}, type == at::kDouble ? type : at::kFloat);
   const at::Tensor grad = draw.normal({d.ids.size(0), d.ids.size(1), d.width}, type);
-  return Sample{{main, grad, d.ids, d.first}, 2, {static_cast<double>(d.ids.numel()) * largest(grad)}};
+  return Sample{{main, grad, d.ids, d.first, d.vocabulary}, 2, {static_cast<double>(d.ids.numel()) * largest(grad)}};
 });
 
 TEST(Embedding, OfTheRanksTogetherIsLibtorchsOfTheWhole) {

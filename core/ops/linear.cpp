@@ -182,10 +182,11 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("linear", autograd); }
 
 void check_main(const Tensor& main, int64_t out, int64_t in, at::Device device) {
   const bool fits = main.defined() && main.dim() == 2 && main.size(0) == out && main.size(1) == in &&
-                    (main.scalar_type() == at::kFloat || main.scalar_type() == at::kDouble) && main.device() == device;
+                    GradSink::is_main_type(main.scalar_type()) && main.device() == device;
   if (fits) return;
-  refuse("linear", fmt::format("the main gradient is {}; for this weight it must be Float or Double [{}, {}] on {}",
-                               text_of(main), out, in, device.str()));
+  refuse("linear",
+         fmt::format("the main gradient is {}; for this weight it must be Float, Double or BFloat16 [{}, {}] on {}",
+                     text_of(main), out, in, device.str()));
 }
 
 }  // namespace

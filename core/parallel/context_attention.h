@@ -6,8 +6,11 @@
 //              more than two ranks' keys. Blocks are merged by their log-sum-exp.
 //   gathered   keys and values of all ranks are gathered first: fewer, larger messages, and memory for all keys.
 //              Supports a sliding window too.
+//   ulysses    tokens are exchanged for heads by all-to-all, each rank attends with the whole sequence for its own
+//              heads, and the outputs are exchanged back (DeepSpeed-Ulysses, arXiv 2309.14509). One large kernel per
+//              rank, with any mask; the number of query heads limits the number of ranks.
 //
-// Both are exact, forward and backward. Positions, and thus rope, are up to the caller. Throws ConfigError with the
+// All are exact, forward and backward. Positions, and thus rope, are up to the caller. Throws ConfigError with the
 // sizes. |group| must live until backward is done.
 #pragma once
 
@@ -32,6 +35,12 @@ at::Tensor ring_attention(const at::Tensor& q, const at::Tensor& k, const at::Te
                           const AttentionOptions& options = {}, std::span<const int64_t> cu_seqlens = {});
 at::Tensor gathered_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, ProcessGroup& group,
                               const AttentionOptions& options = {}, std::span<const int64_t> cu_seqlens = {});
+// The number of query heads must be a multiple of cp. If that of key heads is not, each is sent to all ranks whose
+// queries use it.
+at::Tensor ulysses_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, ProcessGroup& group,
+                             const AttentionOptions& options = {}, std::span<const int64_t> cu_seqlens = {});
+// Throws ConfigError unless |heads| query heads can be split over |tp| x |cp| ranks.
+void check_ulysses_heads(int64_t heads, int64_t tp, int64_t cp);
 
 // Returns the lengths of the whole sequences, for tokens in |dim| of this rank's |q|. Throws ConfigError for invalid
 // boundaries and for tokens that do not match them.

@@ -22,6 +22,10 @@ struct RecomputedSegment : torch::CustomClassHolder {
   RngTracker* rng = nullptr;
   std::vector<RngState> before;  // the generator states before the first run
   std::string stream;            // the stream that was current
+  std::shared_ptr<SegmentInputs> kept_by;
+  std::vector<bool> are_differentiated;  // the inputs, if |kept_by| is not null
+
+  variable_list inputs(const variable_list& saved) const;
 };
 
 // Whether this thread is in the first run of a segment.
@@ -36,6 +40,13 @@ variable_list detached(const variable_list& inputs) {
   for (const at::Tensor& input : inputs) {
     copies.push_back(input.detach().requires_grad_(input.requires_grad()));
   }
+  return copies;
+}
+
+variable_list RecomputedSegment::inputs(const variable_list& saved) const {
+  if (!kept_by) return detached(saved);
+  variable_list copies = kept_by->load();
+  for (size_t i = 0; i < copies.size(); ++i) copies[i] = copies[i].detach().requires_grad_(are_differentiated[i]);
   return copies;
 }
 
@@ -59,7 +70,12 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
                                const c10::intrusive_ptr<RecomputedSegment>& segment, const at::Tensor& /*anchor*/,
                                at::TensorList inputs) {
     context->set_materialize_grads(false);
-    context->save_for_backward(inputs.vec());
+    if (segment->kept_by) {
+      for (const at::Tensor& input : inputs) segment->are_differentiated.push_back(input.requires_grad());
+      segment->kept_by->save(inputs.vec());
+    } else {
+      context->save_for_backward(inputs.vec());
+    }
     context->saved_data["segment"] = c10::IValue::make_capsule(segment);
     const FirstRun scope;
     return segment->function(inputs.vec());
@@ -68,7 +84,7 @@ class Recomputed : public torch::autograd::Function<Recomputed> {
   static variable_list backward(torch::autograd::AutogradContext* context, variable_list gradients) {
     const auto segment =
         c10::static_intrusive_pointer_cast<RecomputedSegment>(context->saved_data["segment"].toCapsule());
-    const variable_list inputs = detached(context->get_saved_variables());
+    const variable_list inputs = segment->inputs(context->get_saved_variables());
     {
       const at::AutoGradMode with_gradients(true);
       variable_list outputs;
@@ -116,13 +132,15 @@ class ReleasedValues {
 
 }  // namespace
 
-std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng) {
+std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng,
+                                  std::shared_ptr<SegmentInputs> kept_by) {
   if (!at::GradMode::is_enabled()) return function(inputs);
   auto segment = c10::make_intrusive<RecomputedSegment>();
   segment->function = std::move(function);
   segment->rng = &rng;
   segment->before = rng.save();
   segment->stream = rng.current_name();
+  segment->kept_by = std::move(kept_by);
   const at::Tensor anchor = at::empty({0}).requires_grad_(true);
   return Recomputed::apply(segment, anchor, at::TensorList(inputs));
 }

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,19 @@ namespace concord {
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
+// Holds the inputs of a recomputed part between forward and backward, in place of autograd.
+class SegmentInputs {
+ public:
+  virtual ~SegmentInputs() = default;
+  virtual void save(const std::vector<at::Tensor>& inputs) = 0;  // called when the first run begins
+  virtual std::vector<at::Tensor> load() = 0;                    // called when the second one begins; the same values
+};
+
 // |function| uses no tensor that requires a gradient except its arguments and parameters (leaves). |function|,
-// everything it refers to, and |rng| must live until backward. Inputs that require no gradient are allowed.
-std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng);
+// everything it refers to, and |rng| must live until backward. Inputs that require no gradient are allowed. |kept_by|
+// null: autograd keeps them.
+std::vector<at::Tensor> recompute(TensorFunction function, const std::vector<at::Tensor>& inputs, RngTracker& rng,
+                                  std::shared_ptr<SegmentInputs> kept_by = nullptr);
 
 // Returns whether the results of what this thread computes now are differentiated: true in gradient mode, and in the
 // first run of recompute()'s |function|, which is not in gradient mode but whose second run is.

@@ -1,6 +1,6 @@
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/logaddexp.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -48,43 +48,58 @@ AttentionOptions of_block(const RingBlock& block, const AttentionOptions& option
 }
 
 Tensor tokens(const Tensor& x, int64_t begin, int64_t count) { return x.narrow(1, begin, count); }
-Tensor weight_of(const Tensor& lse_bqs) { return lse_bqs.transpose(1, 2).unsqueeze(-1); }  // bsq1
 
-// Merges |more|, the attention on further keys, into |out_bsqn| and |lse_bqs|, which are of the type of sums.
-void merge(const Tensor& out_bsqn, const Tensor& lse_bqs, const AttentionForward& more) {
-  const Tensor both_bqs = at::logaddexp(lse_bqs, more.lse);
-  out_bsqn.mul_(weight_of(lse_bqs.sub(both_bqs).exp_()));
-  out_bsqn.add_(more.out.to(out_bsqn.scalar_type()).mul_(weight_of(more.lse.sub(both_bqs).exp_())));
-  lse_bqs.copy_(both_bqs);
-}
+// The attention of this rank's queries over the keys of some ranks, in the type of sums.
+class RingSum {
+ public:
+  explicit RingSum(int64_t queries) : queries_(queries) {}
+
+  // Adds the attention of the block's queries over its keys. The blocks of the first step have each query once.
+  void add(const RingBlock& block, AttentionPart part, bool is_first) {
+    part.out = part.out.to(part.largest.scalar_type());
+    if (block.queries == queries_) {
+      whole_ = is_first ? part : merged(whole_, part);
+      return;
+    }
+    if (!whole_.out.defined())
+      whole_ = {empty_whole(part.out, 1), empty_whole(part.largest, 2), empty_whole(part.sum, 2)};
+    const AttentionPart place = whole_.queries(block.query, block.queries);
+    const AttentionPart sum = is_first ? part : merged(place, part);
+    place.out.copy_(sum.out);
+    place.largest.copy_(sum.largest);
+    if (sum.sum.defined()) place.sum.copy_(sum.sum);
+  }
+  AttentionForward whole() const { return as_forward(whole_); }
+
+ private:
+  Tensor empty_whole(const Tensor& part, int64_t dim) const {
+    if (!part.defined()) return {};
+    auto sizes = part.sizes().vec();
+    sizes[static_cast<size_t>(dim)] = queries_;
+    return at::empty(sizes, part.options());
+  }
+  int64_t queries_;
+  AttentionPart whole_;
+};
 
 AttentionForward forward(const Tensor& q_bsqn, const Tensor& k_bskn, const Tensor& v_bskn, const Ring& ring) {
   Tensor held_2bskn = at::stack({k_bskn, v_bskn});
-  Tensor out_bsqn, lse_bqs;
+  RingSum sum(q_bsqn.size(1));
   for (int64_t step = 0; step < ring.size(); ++step) {
     const bool last = step + 1 == ring.size();
     const Tensor next_2bskn = last ? Tensor() : at::empty_like(held_2bskn);
     const Work exchange = last ? Work() : ring.pass(held_2bskn, next_2bskn);
     for (const RingBlock& block : ring.blocks(step)) {
-      const AttentionForward part =
-          attention_forward(tokens(q_bsqn, block.query, block.queries), tokens(held_2bskn[0], block.key, block.keys),
-                            tokens(held_2bskn[1], block.key, block.keys), of_block(block, ring.options));
-      if (!out_bsqn.defined()) {
-        out_bsqn = at::zeros(q_bsqn.sizes(), part.lse.options());
-        lse_bqs = at::zeros({q_bsqn.size(0), q_bsqn.size(2), q_bsqn.size(1)}, part.lse.options());
-      }
-      if (step == 0) {  // every query is in one of the rank's own blocks
-        tokens(out_bsqn, block.query, block.queries).copy_(part.out);
-        lse_bqs.narrow(2, block.query, block.queries).copy_(part.lse);
-      } else {
-        merge(tokens(out_bsqn, block.query, block.queries), lse_bqs.narrow(2, block.query, block.queries), part);
-      }
+      const AttentionPart part =
+          attention_part(tokens(q_bsqn, block.query, block.queries), tokens(held_2bskn[0], block.key, block.keys),
+                         tokens(held_2bskn[1], block.key, block.keys), of_block(block, ring.options));
+      sum.add(block, part, step == 0);
     }
     exchange.wait();
     held_2bskn = next_2bskn;
   }
   const Tensor& sinks = ring.options.sinks;
-  const AttentionForward whole{out_bsqn, lse_bqs};
+  const AttentionForward whole = sum.whole();
   const auto [out, lse] = sinks.defined() ? ops::with_sinks(whole, sinks) : whole;
   return {out.to(q_bsqn.scalar_type()), lse};
 }

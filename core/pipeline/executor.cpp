@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -284,11 +285,11 @@ void Executor::Implementation::run() {
     ++steps;
     failed = false;
   } catch (const Error& error) {
-    throw Error(error.status(), explain(index, error.what(), is_of_a_peer(error.status())));
+    std::throw_with_nested(Error(error.status(), explain(index, error.what(), is_of_a_peer(error.status()))));
   } catch (const ConfigError& error) {
-    throw ConfigError(explain(index, error.what()));
+    std::throw_with_nested(ConfigError(explain(index, error.what())));
   } catch (const std::exception& error) {
-    throw Error(CONCORD_STATUS_INTERNAL, explain(index, words_of(error)));
+    std::throw_with_nested(Error(CONCORD_STATUS_INTERNAL, explain(index, words_of(error))));
   }
 }
 

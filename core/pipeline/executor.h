@@ -14,8 +14,8 @@
 //
 // Errors. A failure in an action is thrown by run() with the action and a report of where each rank of the
 // pipeline stood in its list: as Error with its status (PEER_LOST, TIMEOUT: another rank), as ConfigError if it was
-// one, else as Error (INTERNAL). A pipeline of several ranks cannot run again then. A peer that dies ends every
-// rank's run in this way.
+// one, else as Error (INTERNAL), with the original exception nested in it. A pipeline of several ranks cannot run again
+// then. A peer that dies ends every rank's run in this way.
 #pragma once
 
 #include <cstdint>

@@ -192,7 +192,10 @@ Tensor AttentionLayer::attend(const Tensor& q, const Tensor& k, const Tensor& v,
                        .row = dropout.first_row,
                        .head = context_.tp->rank() * heads_};
   }
-  const bool gathers = context_.gathers_keys || window_ > 0 || options.dropout.p > 0;
+  if (context_.cp_comm_type == CpCommType::a2a) {
+    return ulysses_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens);
+  }
+  const bool gathers = context_.cp_comm_type == CpCommType::all_gather || window_ > 0 || options.dropout.p > 0;
   return gathers ? gathered_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens)
                  : ring_attention(q, k, v, *context_.cp, options, inputs.cu_seqlens);
 }

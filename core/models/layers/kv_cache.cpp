@@ -42,9 +42,16 @@ void KvCache::begin(const NewTokens& tokens) {
   place_ = lengths_.clamp_max(sizes_.capacity - 1);  // position for a full row, which receives nothing
 }
 
+void KvCache::place_prompts(LayerAngles angles, const Tensor& shifts) {
+  prompt_angles_ = std::move(angles);
+  shifts_ = shifts;
+}
+
 LayerAngles KvCache::angles() const {
+  if (longest_ == 0 && prompt_angles_) return *prompt_angles_;
+  const Tensor position = shifts_.defined() ? place_ + shifts_ : place_;
   return angles_.each([&](const Tensor& table) {
-    return longest_ == 0 ? table.narrow(0, 0, step_).unsqueeze(1) : table.index_select(0, place_).unsqueeze(0);
+    return longest_ == 0 ? table.narrow(0, 0, step_).unsqueeze(1) : table.index_select(0, position).unsqueeze(0);
   });
 }
 

@@ -16,9 +16,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/models/layers/layer_angles.h"
+#include "core/models/vision/media_positions.h"
 #include "core/ops/attention/attention.h"
 
 namespace concord {
@@ -28,6 +30,9 @@ struct NewTokens {
   at::Tensor ids;     // int64 [B, S]; S > 1 in the first step only
   at::Tensor counts;  // int64 [B]: number of the row's tokens among the S; the others are padding. 0 after the first
                       // step: the row has ended, and its logits are meaningless
+  // In the first step the patches of the prompts' images, as in MicroBatch; undefined: there are none.
+  at::Tensor pixel_values = {};
+  MediaList media = {};
 };
 
 class KvCache {
@@ -52,6 +57,9 @@ class KvCache {
   // A step is begin(), each layer's attend(), then end(). Throws Error if the tokens exceed the capacity. The caller,
   // which knows the lengths, must ensure that rows which still receive tokens are not full.
   void begin(const NewTokens& tokens);
+  // Call in the first step, for prompts whose tokens are not placed one after the other: |angles| [S, B, r] are theirs,
+  // and the next token of a row has the position lengths + |shifts| [B].
+  void place_prompts(LayerAngles angles, const at::Tensor& shifts);
   // Returns the angles of the new tokens: [S, 1, r], or [1, B, r] if rows are at different positions.
   LayerAngles angles() const;
   // Appends |k| and |v| [B, S, kv_heads, n] to the cache of layer |number| of the model, and returns the attention of
@@ -78,6 +86,8 @@ class KvCache {
 
   Sizes sizes_;
   LayerAngles angles_;
+  std::optional<LayerAngles> prompt_angles_;  // none: the first rows of |angles_|
+  at::Tensor shifts_;                         // int64 [rows]; undefined: 0
   at::TensorOptions options_;
   std::vector<at::Tensor> keys_, values_;  // one per layer: [rows, capacity, kv_heads, head_dim]
   std::vector<LayerState> states_;

@@ -21,6 +21,7 @@
 #include "core/models/config.h"
 #include "core/models/layers/layer_angles.h"
 #include "core/models/layers/layer_dropout.h"
+#include "core/models/model_options.h"
 #include "core/models/moe_args.h"
 #include "core/models/pass_options.h"
 #include "core/ops/attention/rope.h"
@@ -37,9 +38,10 @@ class Fp8Layer;
 struct LayerContext {
   ModelConfig config;
   RecomputeArgs recompute;
+  int64_t mlp_tiles = 1;
   MoeArgs moe;
   bool sequence_parallel = false;
-  bool gathers_keys = false;  // context parallelism by all-gather instead of a ring
+  CpCommType cp_comm_type = CpCommType::p2p;
   ProcessGroup* tp = nullptr;
   ProcessGroup* cp = nullptr;
   ProcessGroup* tp_cp = nullptr;  // all that have tokens of a micro-batch
@@ -66,6 +68,7 @@ struct LayerInputs : LayerAngles {          // rope angles: [s, 1 or b, r]
   std::optional<LayerDropout> dropout;      // none: nothing is dropped
   mutable int64_t max_tokens_per_rank = 0;  // maximum over the ranks that share experts; 0: not computed yet
   Observer observer;                        // PassOptions::observer; kept for recomputation
+  at::Tensor media_tokens;                  // indices of image tokens among the rows of [s b, h]; undefined: none
   KvCache* cache = nullptr;                 // in generation: the keys and values of earlier tokens; null elsewhere
 };
 using SharedInputs = std::shared_ptr<const LayerInputs>;

@@ -1,8 +1,11 @@
 #include "core/models/layers/mlp.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/split_with_sizes.h>
 #include <fmt/core.h>
 
 #include <utility>
+#include <vector>
 
 #include "core/ops/gated_activation.h"
 #include "core/ops/precision/fp8_layer.h"
@@ -61,9 +64,22 @@ Mlp::Mlp(const LayerContext& context, int64_t number)
       norm_(find_norm(context, number, context.config.norms.before_mlp)),
       gated_(context, fmt::format("model.layers.{}.mlp.", number)) {}
 
+Tensor Mlp::in_tiles(const Tensor& normed_pbh) const {
+  const int64_t positions = normed_pbh.size(0), tiles = context_.mlp_tiles;
+  if (tiles == 1) return gated_.forward(normed_pbh);
+  std::vector<int64_t> sizes;
+  for (int64_t i = 0; i < tiles; ++i) sizes.push_back((i + 1) * positions / tiles - i * positions / tiles);
+  std::vector<Tensor> outputs;
+  // The gradients of split tensors are concatenated; those of narrowed ones would be added, each as large as the whole.
+  for (const Tensor& tile_pbh : at::split_with_sizes(normed_pbh, sizes, 0)) {
+    outputs.push_back(recompute_if(true, context_, tile_pbh, [this](const Tensor& x) { return gated_.forward(x); }));
+  }
+  return at::cat(outputs, 0);
+}
+
 Residual Mlp::whole(const Residual& stream) const {
   const auto [sum_pbh, y_pbh] =
-      of_normed(stream, norm_, context_, [this](const Tensor& normed_pbh) { return gated_.forward(normed_pbh); });
+      of_normed(stream, norm_, context_, [this](const Tensor& normed_pbh) { return in_tiles(normed_pbh); });
   return {sum_pbh, y_pbh};
 }
 

@@ -1,5 +1,11 @@
 // The second half of a layer: x -> down(silu(gate(norm(x))) * up(norm(x))). The inner size is split over the
 // tensor-parallel group.
+//
+// With LayerContext::mlp_tiles, T, the positions of a rank are divided into T tiles as equal as possible, computed one
+// after the other (DeepSpeed's TiledMLP, Bekman et al., "Arctic Long Sequence Training", 2025). A tile is recomputed in
+// backward, so gate, up and their product exist for one tile at a time. A token's output does not depend on other
+// tokens. The gradient of a weight is the sum over tiles, in another order of additions than without tiles; the weight
+// receives T additions (Parameter::uses), from tiles without positions too.
 #pragma once
 
 #include "core/models/adapters/layer_adapter.h"
@@ -33,6 +39,7 @@ class Mlp {
 
  private:
   Residual whole(const Residual& stream) const;
+  at::Tensor in_tiles(const at::Tensor& normed_pbh) const;
 
   const LayerContext& context_;
   const Parameter* norm_;

@@ -384,6 +384,37 @@ Tensor forward_with_sinks(const Tensor& q, const Tensor& k, const Tensor& v, con
   return differentiable("attention with sinks", {q, k, v, options.sinks}, run, back);
 }
 
+Tensor autograd_with_sinks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& sinks,
+                           IntArrayRef cu_seqlens, bool causal, int64_t window, double scale) {
+  const AttentionOptions options{.causal = causal, .window = window, .scale = scale, .sinks = sinks};
+  return forward_with_sinks(q, k, v, options, std::span<const int64_t>(cu_seqlens.data(), cu_seqlens.size()));
+}
+
+// libtorch's derivative of this needs that of the log-sum-exp, which the operator attention does not have.
+Tensor reference_with_sinks(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& sinks,
+                            IntArrayRef cu_seqlens, bool causal, int64_t window, double scale) {
+  const auto [out, lse] = needs_derivative({q, k, v, sinks}) ? reference(q, k, v, cu_seqlens, causal, window, scale)
+                                                             : forward(q, k, v, cu_seqlens, causal, window, scale);
+  return with_sinks({out, lse}, sinks).out;
+}
+
+Tensor attention_with_sinks(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionOptions& options,
+                            std::span<const int64_t> cu_seqlens) {
+  if (options.cap != 0 || options.dropout.p != 0) return forward_with_sinks(q, k, v, options, cu_seqlens);
+  using Signature =
+      Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, IntArrayRef, bool, int64_t, double);
+  static const auto op = find<Signature>("concord::attention_with_sinks");
+  return op.call(q, k, v, options.sinks, array_of(cu_seqlens), options.causal, options.window, scale_of(options, q));
+}
+
+TORCH_LIBRARY_FRAGMENT(concord, m) {
+  m.def(
+      "attention_with_sinks(Tensor q, Tensor k, Tensor v, Tensor sinks, int[] cu_seqlens, bool causal, int window, "
+      "float scale) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(concord, CompositeExplicitAutograd, m) { m.impl("attention_with_sinks", reference_with_sinks); }
+TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("attention_with_sinks", autograd_with_sinks); }
+
 void check_packed(const Tensor& q, const Tensor& k, std::span<const int64_t> cu_seqlens) {
   if (cu_seqlens.empty()) return;
   check_cu_seqlens(kName, cu_seqlens, q.size(1));
@@ -417,7 +448,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   if (flat) return attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0), options, cu_seqlens).squeeze(0);
   ops::attention_op::check(q, k, v, options);
   ops::attention_op::check_packed(q, k, cu_seqlens);
-  if (options.sinks.defined()) return ops::attention_op::forward_with_sinks(q, k, v, options, cu_seqlens);
+  if (options.sinks.defined()) return ops::attention_op::attention_with_sinks(q, k, v, options, cu_seqlens);
   if (options.dropout.p > 0) return ops::attention_op::forward_with_dropout(q, k, v, options, cu_seqlens);
   return std::get<0>(ops::attention_op::forward(q, k, v, options, cu_seqlens));
 }

@@ -6,12 +6,15 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "core/base/config_error.h"
 
@@ -132,6 +135,31 @@ RopeFrequencies yarn(const RopeSettings& settings) {
           yarn_attention_factor(settings, factor)};
 }
 
+// Returns the axis of each of |count| frequencies. Interleaved ones are row, column, time in turns, starting with time,
+// as long as the row's and the column's sections last; the rest are time.
+std::vector<int64_t> axes_of(const RopeSettings& settings, int64_t count) {
+  const std::vector<int64_t>& section = settings.mrope_section;
+  int64_t sum = 0;
+  for (const int64_t size : section) sum += size;
+  if (section.size() != 3 || (!settings.mrope_interleaved && sum != count)) {
+    throw ConfigError(
+        fmt::format("mrope_section [{}] must have three numbers, for time, rows and columns, which add up to {}, half "
+                    "of the rotated part of a head",
+                    fmt::join(section, ", "), count));
+  }
+  std::vector<int64_t> axes(static_cast<size_t>(count), 0);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t& axis = axes[static_cast<size_t>(i)];
+    if (settings.mrope_interleaved) {
+      const int64_t turn = i % 3;
+      if (turn != 0 && i < 3 * section[static_cast<size_t>(turn)]) axis = turn;
+    } else {
+      axis = i < section[0] ? 0 : i < section[0] + section[1] ? 1 : 2;
+    }
+  }
+  return axes;
+}
+
 }  // namespace
 
 RopeFrequencies rope_frequencies(const RopeSettings& settings, int64_t length) {
@@ -152,6 +180,17 @@ RopeAngles rope_angles(const RopeFrequencies& frequencies, const at::Tensor& pos
   }
   const at::NoGradGuard no_grad;
   const Tensor angles = positions.to(at::kFloat).unsqueeze(-1) * frequencies.inverse.to(positions.device());
+  return {angles.cos() * frequencies.attention_factor, angles.sin() * frequencies.attention_factor};
+}
+
+RopeAngles mrope_angles(const RopeFrequencies& frequencies, const RopeSettings& settings, const at::Tensor& positions) {
+  if (!positions.defined() || positions.dim() < 2 || positions.size(0) != 3 || positions.scalar_type() != at::kLong) {
+    throw ConfigError("rope positions on three axes must be integers [3, ...], one per axis and token");
+  }
+  const at::NoGradGuard no_grad;
+  const Tensor axes = at::tensor(axes_of(settings, frequencies.inverse.size(0)), at::kLong).to(positions.device());
+  const Tensor of_each = positions.movedim(0, -1).index_select(-1, axes).to(at::kFloat);
+  const Tensor angles = of_each * frequencies.inverse.to(positions.device());
   return {angles.cos() * frequencies.attention_factor, angles.sin() * frequencies.attention_factor};
 }
 

@@ -27,4 +27,8 @@ struct RopeAngles {
 // |positions| are integers of any shape. Returns fp32 of that shape and an additional dimension r, on the same device.
 RopeAngles rope_angles(const RopeFrequencies& frequencies, const at::Tensor& positions);
 
+// Like rope_angles(), with positions [3, ...] on three axes, one of which each frequency uses (mrope_section). Throws
+// ConfigError if there are other numbers of axes, or if sections that are not interleaved do not add up to r.
+RopeAngles mrope_angles(const RopeFrequencies& frequencies, const RopeSettings& settings, const at::Tensor& positions);
+
 }  // namespace concord

@@ -1,7 +1,9 @@
 #include "core/ops/attention/rope_angles.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -70,6 +72,34 @@ TEST(RopeAngles, OfEveryKindAreThoseOfTransformers) {
       EXPECT_LE(largest(angles.sin[row].to(at::kDouble) - tensor_of(each["sin"][i])), allowed);
     }
   }
+}
+
+TEST(RopeAngles, OnThreeAxesAreThoseOfTransformers) {
+  std::ifstream file(CONCORD_GOLDEN "/vision/vision.json");
+  const json cases = json::parse(file).at("angles");
+  EXPECT_EQ(cases.size(), 3u);
+  for (const json& each : cases) {
+    SCOPED_TRACE(each["layout"].dump() + each["section"].dump());
+    const RopeSettings settings{.rope_theta = each["theta"],
+                                .head_dim = each["head_dim"],
+                                .mrope_section = each["section"].get<std::vector<int64_t>>(),
+                                .mrope_interleaved = each["layout"] == "interleaved"};
+    std::vector<at::Tensor> axes;
+    for (const json& axis : each["positions"]) {
+      axes.push_back(at::tensor(axis.get<std::vector<int64_t>>(), at::kLong));
+    }
+    const RopeAngles angles = mrope_angles(rope_frequencies(settings), settings, at::stack(axes));
+    ASSERT_EQ(angles.cos.size(0), static_cast<int64_t>(each["cos"].size()));
+    for (int64_t i = 0; i < angles.cos.size(0); ++i) {
+      const auto row = static_cast<size_t>(i);
+      EXPECT_LE(largest(angles.cos[i].to(at::kDouble) - tensor_of(each["cos"][row])), 20 * kUnits);
+      EXPECT_LE(largest(angles.sin[i].to(at::kDouble) - tensor_of(each["sin"][row])), 20 * kUnits);
+    }
+  }
+  const RopeSettings wrong{.head_dim = 16, .mrope_section = {2, 3, 2}};
+  const at::Tensor positions = at::zeros({3, 4}, at::kLong);
+  EXPECT_THAT([&] { mrope_angles(rope_frequencies(wrong), wrong, positions); },
+              ThrowsMessage<ConfigError>(HasSubstr("mrope_section [2, 3, 2] must have three numbers")));
 }
 
 TEST(RopeAngles, RefuseSettingsThatCannotBeMeant) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "core/base/enum_names.h"
 
@@ -31,6 +32,9 @@ struct RopeSettings {
   double beta_fast = 32;                         // yarn
   double beta_slow = 1;                          // yarn
   bool truncate = true;                          // yarn
+  // Positions on three axes (time, row, column): the number of frequencies of each; empty: one axis.
+  std::vector<int64_t> mrope_section = {};
+  bool mrope_interleaved = false;  // the axes take turns, instead of one range of frequencies each
 };
 
 }  // namespace concord

@@ -43,9 +43,10 @@ void check(const Tensor& x, const Tensor& weight, const Tensor& labels, const Gr
   }
 }
 
-// Returns a sink that adds immediately, for one chunk.
+// Returns a sink that adds immediately, for the chunks; for bf16 one whose sum |sink| should get.
 std::optional<GradSink> immediate(const GradSink* sink) {
   if (sink == nullptr) return std::nullopt;
+  if (sink->main.scalar_type() == at::kBFloat16) return sink->of_parts();
   GradSink now = *sink;
   now.added = {};
   now.deferred = nullptr;
@@ -103,6 +104,7 @@ at::Tensor linear_cross_entropy(const at::Tensor& x, const at::Tensor& weight, c
         .grad = differentiates && x.requires_grad() ? at::empty_like(x, at::MemoryFormat::Contiguous) : Tensor(),
         .sink = immediate(trains ? sink : nullptr)};
     pieces.run_all();
+    if (pieces.sink && !pieces.sink->main.is_same(sink->main) && x.size(0) > 0) sink->add_sum(pieces.sink->main);
     return Forward{pieces.losses, {pieces.grad}};
   };
   const auto back = [expected = how.cross_entropy.expected_grad, added = trains ? sink->added : std::function<void()>(),

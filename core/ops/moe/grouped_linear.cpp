@@ -157,10 +157,11 @@ TORCH_LIBRARY_IMPL(concord, Autograd, m) { m.impl("grouped_linear", autograd); }
 
 void check_main(const Tensor& main, const Tensor& weight) {
   const bool fits = main.defined() && main.sizes() == weight.sizes() && main.device() == weight.device() &&
-                    (main.scalar_type() == at::kFloat || main.scalar_type() == at::kDouble);
+                    GradSink::is_main_type(main.scalar_type());
   if (fits) return;
-  refuse("grouped_linear", fmt::format("the main gradient is {}; for this weight it must be Float or Double [{}] on {}",
-                                       text_of(main), fmt::join(weight.sizes(), ", "), weight.device().str()));
+  refuse("grouped_linear",
+         fmt::format("the main gradient is {}; for this weight it must be Float, Double or BFloat16 [{}] on {}",
+                     text_of(main), fmt::join(weight.sizes(), ", "), weight.device().str()));
 }
 
 }  // namespace

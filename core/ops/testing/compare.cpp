@@ -36,7 +36,8 @@ std::vector<c10::OperatorHandle> operators() {
 bool is_floating(const at::Tensor& tensor) { return c10::isFloatingType(tensor.scalar_type()); }
 
 Stack wide(const Stack& arguments) {
-  return with_tensors(arguments, [](const at::Tensor& t) { return is_floating(t) ? t.to(at::kDouble).clone() : t; });
+  return with_tensors(arguments,
+                      [](const at::Tensor& t) { return is_floating(t) ? t.to(at::kDouble).clone() : t.clone(); });
 }
 
 std::vector<at::Tensor> run(const c10::OperatorHandle& op, DispatchKey key, const Stack& arguments) {

@@ -2,6 +2,7 @@
 // each head size that has its own kernel.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/tensor.h>
@@ -57,9 +58,9 @@ at::Tensor over_group(const at::Tensor& x, const at::Tensor& like) {
 }
 
 // The terms of the bounds, in fp64. |first| is the index of q in the arguments, |numbers| that of the first argument
-// after the tensors.
+// after the tensors. |sinks| [N] are scores of one more key per head, or undefined.
 struct ExactScores {
-  ExactScores(const Arguments& a, size_t first, size_t numbers, c10::ScalarType type)
+  ExactScores(const Arguments& a, size_t first, size_t numbers, c10::ScalarType type, const at::Tensor& sinks = {})
       : q(for_each_head(a[first].toTensor(), a[first].toTensor().size(2))),
         k(for_each_head(a[first + 1].toTensor(), q.size(1))),
         v(for_each_head(a[first + 2].toTensor(), q.size(1))),
@@ -67,7 +68,9 @@ struct ExactScores {
     const at::Tensor seen = seen_keys(a[numbers].toIntVector(), a[numbers + 1].toBool(), a[numbers + 2].toInt());
     const at::Tensor s = at::matmul(q, k.transpose(-1, -2)) * scale;
     const at::Tensor hidden = at::tensor(-std::numeric_limits<double>::infinity(), s.options());
-    p = at::where(seen, s, hidden).softmax(-1);
+    p = at::where(seen, s, hidden);
+    if (sinks.defined()) p = at::cat({p, sinks.view({1, -1, 1, 1}).expand({p.size(0), -1, p.size(2), 1})}, -1);
+    p = p.softmax(-1).narrow(-1, 0, k.size(2));
     // A score is a sum of n products. Its scale, the subtracted largest score and the exponential add some error.
     const double terms = at::matmul(q.abs(), k.abs().transpose(-1, -2)).amax().item<double>() * scale;
     off = (roundings_of_sum(q.size(3)) + 8) * sum_unit(type) * terms;
@@ -96,13 +99,24 @@ double half_smallest(c10::ScalarType type) { return type == at::kHalf ? std::lde
 
 // out = sum of p v: each p has the error |off| twice, from its score and from the sum it is divided by, and is rounded
 // to bf16 or fp16 before the product; the sum over keys is accumulated in fp32. Log-sum-exp is never rounded to 16 bit.
-Outputs forward_slack(const Arguments& a, c10::ScalarType type) {
-  const ExactScores e(a, 0, 3, type);
+Outputs forward_slack_of(const ExactScores& e, c10::ScalarType type) {
   const int64_t keys = e.k.size(2);
   const double sums = (roundings_of_sum(keys) + 16) * sum_unit(type);
   const at::Tensor terms = at::matmul(e.p, e.v.abs()).transpose(1, 2);
   const at::Tensor small = half_smallest(type) * e.v.abs().sum(2, /*keepdim=*/true).transpose(1, 2);
   return {(short_unit(type) + 2 * e.off + sums) * terms + small, at::tensor(e.off + sums, terms.options())};
+}
+
+Outputs forward_slack(const Arguments& a, c10::ScalarType type) {
+  return forward_slack_of(ExactScores(a, 0, 3, type), type);
+}
+
+// A reference rounds the result of attention without sinks, and then its product with a share, an exponential of the
+// difference of two log-sum-exps.
+Outputs with_sinks_slack(const Arguments& a, const Outputs& exact, c10::ScalarType type) {
+  const ExactScores e(a, 0, 4, type, a[3].toTensor());
+  const Outputs fused = forward_slack_of(e, type);
+  return {fused[0] + (short_unit(type) + fused[1]) * exact[0].abs() + half_smallest(type)};
 }
 
 // dv = p^T grad, ds = p (grad v^T - rows) with rows = sum of grad out, dq = scale ds k, dk = scale ds^T q. p and ds are
@@ -132,6 +146,18 @@ SampleMaker real_forward(const AttentionSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const auto slack = [type](const Arguments& a, const Outputs&) { return forward_slack(a, type); };
     return Sample{draw_qkv(size, draw, type), 0, {}, slack};
+  };
+}
+
+// The sinks are as large as the scores.
+SampleMaker real_with_sinks(const AttentionSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    Arguments a = draw_qkv(size, draw, type);
+    a.insert(a.begin() + 3, draw.normal({size.N}, type, 2));
+    const auto slack = [type](const Arguments& all, const Outputs& exact) {
+      return with_sinks_slack(all, exact, type);
+    };
+    return Sample{a, 0, {}, slack};
   };
 }
 
@@ -185,7 +211,19 @@ std::vector<SampleMaker> for_attention_sizes(SampleMaker (*maker)(const Attentio
   return made;
 }
 
+// Kernels for sinks are those of attention with another sum: GPT-OSS's head size, its window, packed sequences.
+std::vector<SampleMaker> for_sizes_with_sinks() {
+  std::vector<SampleMaker> made;
+  for (const AttentionSize& size : {AttentionSize{1, 512, 512, 2, 1, 64}, AttentionSize{2, 1024, 1024, 8, 1, 64},
+                                    AttentionSize{1, 1000, 1000, 4, 2, 64, true, /*window=*/128},
+                                    AttentionSize{1, 2048, 2048, 8, 2, 128, true, 128, {0, 700, 701, 1500, 2048}}}) {
+    made.push_back(real_with_sinks(size));
+  }
+  return made;
+}
+
 const RegisterRealSizes kRealAttention("concord::attention", for_attention_sizes(real_forward));
+const RegisterRealSizes kRealWithSinks("concord::attention_with_sinks", for_sizes_with_sinks());
 const RegisterRealSizes kRealAttentionBackward("concord::attention_backward", for_attention_sizes(real_backward));
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Samples at real sizes (samples.h) of the operators that work on weights: embedding, the weight gradient of linear,
-// adamw_; and of dropout. Larger than one block or one launch of a kernel handles.
+// adamw_ and adamw_narrow_; and of dropout. Larger than one block or one launch of a kernel handles.
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/matmul.h>
@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "core/ops/optimizer/block_codes.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing {
@@ -20,18 +21,21 @@ using WeightOutputs = std::vector<at::Tensor>;
 struct TableSize {
   int64_t rows, width, tokens, first;
   bool odd_place = false;
+  int64_t more = 5;  // rows of the vocabulary after the table's
+
+  int64_t vocabulary() const { return first + rows + more; }
 };
 
 // One id in four is the same, like padding in a batch; others are outside the table on both sides.
 at::Tensor draw_ids(const TableSize& size, Draw& draw) {
-  const at::Tensor ids = draw.integers({size.tokens}, std::max<int64_t>(0, size.first - 5), size.first + size.rows + 4);
+  const at::Tensor ids = draw.integers({size.tokens}, std::max<int64_t>(0, size.first - 5), size.vocabulary() - 1);
   return at::where(draw.integers({size.tokens}, 0, 3) == 0, ids.new_full({}, size.first + size.rows - 1), ids);
 }
 
 SampleMaker real_lookup(const TableSize& size) {
   return [size](Draw& draw, c10::ScalarType type) {
     const at::Tensor table = draw.normal({size.rows, size.width}, type);
-    return Sample{{size.odd_place ? misaligned(table) : table, draw_ids(size, draw), size.first}, 0};
+    return Sample{{size.odd_place ? misaligned(table) : table, draw_ids(size, draw), size.first, size.vocabulary()}, 0};
   };
 }
 
@@ -47,14 +51,17 @@ SampleMaker real_lookup_backward(const TableSize& size) {
       terms.index_add_(0, row.clamp(0, size.rows - 1), a[1].toTensor().abs() * here);
       return WeightOutputs{(roundings_of_sum(size.tokens) + 1) * sum_unit(type) * terms};
     };
-    return Sample{{main, size.odd_place ? misaligned(grad) : grad, draw_ids(size, draw), size.first}, 0, {}, slack};
+    return Sample{{main, size.odd_place ? misaligned(grad) : grad, draw_ids(size, draw), size.first, size.vocabulary()},
+                  0,
+                  {},
+                  slack};
   };
 }
 
 std::vector<SampleMaker> for_tables(SampleMaker (*maker)(const TableSize&)) {
-  const std::vector<TableSize> sizes = {{40, 1032, 30, 0},        {151936, 40, 4096, 0}, {75968, 33, 4099, 75968},
-                                        {1000, 896, 2049, 0},     {700, 4096, 1025, 0},  {700, 1025, 515, 3},
-                                        {300, 2048, 259, 0, true}};
+  const std::vector<TableSize> sizes = {
+      {40, 1032, 30, 0},    {151936, 40, 4096, 0}, {75968, 33, 4099, 75968},  {1000, 896, 2049, 0},
+      {700, 4096, 1025, 0}, {700, 1025, 515, 3},   {300, 2048, 259, 0, true}, {1000, 896, 2049, 0, false, 0}};
   std::vector<SampleMaker> made;
   for (const TableSize& size : sizes) made.push_back(maker(size));
   return made;
@@ -170,6 +177,83 @@ SampleMaker real_adamw(const AdamWSize& size) {
 
 const RegisterRealSizes kRealAdamW("concord::adamw_",
                                    {real_adamw({3, 5000}), real_adamw({120, 30000}), real_adamw({2, 2000003})});
+
+// ------------------------------------------------------------------------------------------------------- adamw_narrow_
+
+c10::ScalarType narrow_type(Draw& draw, c10::ScalarType wide) {
+  constexpr c10::ScalarType kNarrow[] = {at::kBFloat16, at::kByte};
+  const int64_t which = draw.between(-1, 1);
+  return which < 0 ? wide : kNarrow[which];
+}
+
+// Codes of a fraction and their scales; or the values of another type.
+struct DrawnMoment {
+  at::Tensor values, scales;
+
+  DrawnMoment(Draw& draw, const at::Tensor& wide, c10::ScalarType type, const at::Tensor& table, int64_t shift) {
+    values = draw.normal({wide.numel() + shift}, at::kFloat).to(type).narrow(0, shift, wide.numel());
+    if (type != at::kByte) {
+      values.copy_(wide);
+      return;
+    }
+    scales = draw.normal({wide.numel() / kStateBlock}, at::kFloat);
+    encode_blocks(wide.to(at::kFloat), table, values, scales);
+  }
+};
+
+}  // namespace
+
+// A code is an integer whose neighbours are the next fractions. Remainders may differ in all their bits.
+Sample narrow_adamw_sample(Draw& draw, c10::ScalarType type, const NarrowAdamWSize& size) {
+  const auto sums = type == at::kDouble ? type : at::kFloat;
+  const c10::ScalarType m_type = narrow_type(draw, sums), v_type = narrow_type(draw, sums);
+  const bool has_codes = m_type == at::kByte || v_type == at::kByte;
+  const at::Tensor m_table = code_table(CodeMap::dynamic_signed, at::kCPU),
+                   v_table = code_table(CodeMap::dynamic_unsigned, at::kCPU);
+  const bool has_remainder = type == at::kBFloat16 && draw.coin();
+  c10::List<at::Tensor> weights, m, v, m_scales, v_scales, values, grads;
+  for (int64_t i = 0; i < size.tensors; ++i) {
+    int64_t count = i == 0 ? size.most : draw.between(1, size.most);
+    if (has_codes) count = (count + kStateBlock - 1) / kStateBlock * kStateBlock;
+    const auto part = [&](c10::ScalarType of) {
+      const int64_t shift = draw.coin() ? 0 : draw.between(1, 5);
+      return draw.normal({count + shift}, of).narrow(0, shift, count);
+    };
+    const DrawnMoment first(draw, part(sums), m_type, m_table, draw.between(0, 1)),
+        second(draw, part(sums).abs(), v_type, v_table, 0);
+    weights.push_back(has_remainder ? draw.integers({count}, -(1 << 15), (1 << 15) - 1).to(at::kShort) : part(sums));
+    m.push_back(first.values);
+    v.push_back(second.values);
+    if (first.scales.defined()) m_scales.push_back(first.scales);
+    if (second.scales.defined()) v_scales.push_back(second.scales);
+    if (is_short(type)) values.push_back(part(type));
+    grads.push_back(part(draw.coin() ? sums : type));
+  }
+  const c10::IValue factor = draw.coin() ? c10::IValue(at::full({1}, 0.125, at::kFloat)) : c10::IValue();
+  const std::vector<double> numbers = {
+      0.125, 1 - 1e-3, 0.1, 0.999, 1 - 0.999, 1e-2 / (1 - std::pow(0.9, 3)), std::sqrt(1 - std::pow(0.999, 3)), 0.05};
+  const auto slack = [type](const WeightArguments&, const WeightOutputs& exact) {
+    WeightOutputs all;
+    for (const at::Tensor& each : exact) {
+      const double rounding = 64 * sum_unit(type) * largest(each);
+      const bool is_code = each.scalar_type() == at::kByte, is_remainder = each.scalar_type() == at::kShort;
+      all.push_back(at::full({}, is_code ? 1 : is_remainder ? 1 << 16 : rounding, at::kDouble));
+    }
+    return all;
+  };
+  return {{weights, m, v, m_scales, v_scales, values, grads, m_table, v_table, factor, numbers}, 0, {}, slack};
+}
+
+namespace {
+
+const SampleMaker real_narrow_adamw(const NarrowAdamWSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) { return narrow_adamw_sample(draw, type, size); };
+}
+
+// More tensors than one launch handles (40), and more elements than all blocks of an H200 update at a time (1,081,344).
+const RegisterRealSizes kRealNarrowAdamW("concord::adamw_narrow_",
+                                         {real_narrow_adamw({3, 5000}), real_narrow_adamw({90, 30000}),
+                                          real_narrow_adamw({2, 3000003}), real_narrow_adamw({2, 2500000})});
 
 // ------------------------------------------------------------------------------------------------------------- dropout
 

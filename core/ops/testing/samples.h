@@ -106,6 +106,14 @@ Sample::Slack rotated_by_cann(c10::ScalarType type, int64_t half, size_t rotated
 // Returns the slack of CANN's rotation in an output of packed heads of size |n|, of which the first |rotated| turn.
 Sample::Slack packed_rotated_by_cann(c10::ScalarType type, int64_t half, int64_t n, int64_t rotated);
 
+// Arguments of concord::adamw_narrow_: tensors of up to |most| elements, moments in all combinations of types, some at
+// odd offsets. Rounding may give a moment in codes the next one.
+struct NarrowAdamWSize {
+  int64_t tensors;
+  int64_t most;
+};
+Sample narrow_adamw_sample(Draw& draw, c10::ScalarType type, const NarrowAdamWSize& size);
+
 // Returns the same values at a misaligned address, where kernels cannot use vector loads.
 at::Tensor misaligned(const at::Tensor& tensor);
 

@@ -8,7 +8,7 @@
 //     (2 heads + 2 kv_heads) n e       q, k, v, and the output, which the next GEMM reads       / tp
 //     4 heads                          log-sum-exp                                              / tp
 //     3 inner e                        gate, up and their product                               / tp
-// where e is the size of an element in bytes. |tokens| accounts for context parallelism.
+// where e is the size of an element in bytes. |tokens| accounts for context parallelism. Needs no libtorch.
 #pragma once
 
 #include <cstdint>
@@ -23,20 +23,33 @@ struct LayerSizes {
   int64_t heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  int64_t inner = 0;  // size of the MLP
+  int64_t inner = 0;      // size of the MLP
+  int64_t mlp_tiles = 1;  // tiles in which the MLP is computed, and recomputed in backward
   int64_t element_bytes = 2;
   int64_t tp = 1;
   bool sequence_parallel = false;
 };
 
+// Bytes that are saved between forward and backward.
+struct SavedActivations {
+  int64_t inputs = 0;     // the residual stream: a layer's input, and that of its MLP
+  int64_t norms = 0;      // outputs of norms, and their numbers
+  int64_t attention = 0;  // q, k, v, the output and the log-sum-exp
+  int64_t mlp = 0;        // gate, up and their product
+  int64_t sum() const { return inputs + norms + attention + mlp; }
+  SavedActivations& operator+=(const SavedActivations& other);
+};
+
 struct ActivationBytes {
-  int64_t kept = 0;  // saved between forward and backward
+  SavedActivations saved;
+  int64_t kept = 0;  // the sum of |saved|
   int64_t peak = 0;  // maximum in backward, with recomputed activations, without gradients
 };
 
 // Returns the bytes of |layers| layers. Selective recomputation recomputes the inside of a module:
 //   core_attn   saves no log-sum-exp        layernorm   saves no outputs of norms
 //   mlp_act     saves no product of gate and up         mlp   saves only the input of the MLP
+// Tiles of the MLP save only its norm's output.
 // Throws ConfigError like recompute_plan().
 ActivationBytes activation_bytes(const LayerSizes& sizes, const RecomputeArgs& args, int64_t layers);
 
