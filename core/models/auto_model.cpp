@@ -14,6 +14,7 @@
 #include "core/models/parameter_plan.h"
 #include "core/models/precision/fp8_layers.h"
 #include "core/models/precision/quantise_weights.h"
+#include "core/models/vision/tower_plan.h"
 
 namespace concord {
 namespace {
@@ -138,7 +139,13 @@ bool has_experts_in_two_tensors(const safetensors::Weights& weights, const Model
   return weights.find(name) != nullptr || std::any_of(std::begin(kTextParts), std::end(kTextParts), has);
 }
 
+ModelConfig config_in_use(const ModelConfig& config, const ModelArgs& args) {
+  ModelConfig used = with_mtp(config, args.options.mtp.num_layers);
+  return args.vision_tower ? with_vision_tower(std::move(used)) : used;
+}
+
 void rename_in_files(const TextPart& part, ShardSpec* spec) {
+  if (spec->name.starts_with(kTower) && part.here != kTower) return;  // not a part of the text model
   spec->name = part.in_files(spec->name);
   for (ShardSpec::Piece& piece : spec->pieces) piece.name = part.in_files(piece.name);
 }
@@ -153,7 +160,7 @@ std::vector<Parameter*> pointers(std::vector<Parameter>& parameters) {
 
 VirtualModels::VirtualModels(const ModelConfig& config, const ModelArgs& args, ParallelContext& context,
                              const MakeChunk& make_chunk)
-    : context_(&context), config_(with_mtp(config, args.options.mtp.num_layers)), args_(args) {
+    : context_(&context), config_(config_in_use(config, args)), args_(args) {
   if (args.adapter && args.adapter->use_dora && args.options.fp8.is_on()) {
     throw ConfigError(
         refusal_message(Refused::dora_with_fp8, fmt::format("use_dora with fp8 {}", name_of(args.options.fp8.format))));

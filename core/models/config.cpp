@@ -10,6 +10,7 @@
 #include "core/base/parse_json.h"
 #include "core/models/config_reader.h"
 #include "core/models/families/family.h"
+#include "core/models/families/module_config.h"
 #include "core/models/nearest_family.h"
 
 namespace concord {
@@ -89,9 +90,14 @@ json text_model(const json& whole, const ConfigReader& read, const Family& famil
     read.refuse("architectures",
                 fmt::format("must name {} for model_type {}", family.whole_architecture, family.whole_model_type));
   }
-  read.object("text_config");
   json text = parse_json(family.text_defaults, family.model_type);
-  text.update(whole["text_config"]);
+  if (read.has("text_config") || family.vision == nullptr) {
+    read.object("text_config");
+    text.update(whole["text_config"]);
+  } else {  // older files have its keys at their root
+    text.update(whole);
+    text.erase("vision_config");
+  }
   for (const char* key : {"dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
                           "quantization_config"}) {
     if (!text.contains(key) && whole.contains(key)) text[key] = whole[key];
@@ -104,10 +110,12 @@ json text_model(const json& whole, const ConfigReader& read, const Family& famil
 // ------------------------------------------------------------------------------------------------------------- rope
 
 // The values are checked where the angles are computed.
-RopeType rope_type_of(const ConfigReader& rope) {
+// Older files of models with three axes of positions name the type mrope.
+RopeType rope_type_of(const ConfigReader& rope, bool has_axes) {
   const std::string key = rope.has("rope_type") || !rope.has("type") ? "rope_type" : "type";
   if (!rope.has(key) && rope.has("factor")) rope.refuse(key, "is required together with factor");
-  const std::optional<RopeType> type = find_enum<RopeType>(rope.text(key, "default"));
+  const std::string name = rope.text(key, "default");
+  const std::optional<RopeType> type = find_enum<RopeType>(has_axes && name == "mrope" ? "default" : name);
   if (!type) rope.refuse(key, "must be one of " + comma_separated(kEnumNames<RopeType>));
   if (*type == RopeType::linear || *type == RopeType::dynamic || *type == RopeType::llama3) rope.positive("factor");
   if (*type == RopeType::llama3) {
@@ -136,7 +144,10 @@ void read_rope_values(const ConfigReader& rope, const Family& family, RopeSettin
   const auto optional = [&](const std::string& key, std::optional<double>& value) {
     if (rope.has(key)) value = rope.positive(key);
   };
-  out.rope_type = rope_type_of(rope);
+  out.rope_type = rope_type_of(rope, family.vision != nullptr);
+  if (family.vision != nullptr && rope.has("mrope_section")) {
+    out.mrope_section = rope.integers("mrope_section", {0, int64_t{1} << 20});
+  }
   out.rope_theta = rope.positive("rope_theta", out.rope_theta);
   optional("factor", out.factor);
   optional("low_freq_factor", out.low_freq_factor);
@@ -181,6 +192,10 @@ RopeSettings read_rope(const ConfigReader& read, const Family& family, const Mod
   rope.rope_theta = read.positive("rope_theta", family.default_rope_theta);
   if (family.default_partial_rotary_factor != 0) rope.partial_rotary_factor = family.default_partial_rotary_factor;
   read_rotated_part(read, family, rope);
+  if (family.vision != nullptr) {
+    rope.mrope_section = family.vision->mrope_section;
+    rope.mrope_interleaved = family.vision->mrope_interleaved;
+  }
   for (const char* key : {"rope_scaling", "rope_parameters"}) {  // the older name takes precedence in transformers too
     if (!read.has(key)) continue;
     read_rope_values(rope_of_layers(read.object(key), family, "full_attention"), family, rope);
@@ -300,7 +315,18 @@ double delta_parameters_of(const ModelConfig& model) {
   return in + (2 * keys + values) * number(delta.taps) + 2 * heads + number(delta.value_dim) + values * hidden;
 }
 
+double parameters_of_module(const ModelConfig& model) {
+  double count = 0;
+  for (const ModuleParameter& parameter : model.module) {
+    double elements = 1;
+    for (const int64_t size : parameter.shape) elements *= static_cast<double>(size);
+    count += elements;
+  }
+  return count;
+}
+
 double parameters_of(const ModelConfig& model) {
+  if (!model.module.empty()) return parameters_of_module(model);
   const auto number = [](int64_t value) { return static_cast<double>(value); };
   const double hidden = number(model.hidden_size), inner = number(model.intermediate_size);
   const ExpertConfig& experts = model.experts;
@@ -382,9 +408,11 @@ ModelConfig parse_model_config(std::string_view given, const std::string& file) 
       model.unused_tensors.insert(model.unused_tensors.end(), {other, std::string("model.") + other});
     }
     model.whole_text = given;
+    if (part->vision != nullptr) model.vision = read_vision_config(whole, *part->vision, model);
     return model;
   }
-  ModelConfig model = read_model(whole, family_of(whole));
+  const bool is_module = whole.text("model_type", "") == kModuleType;
+  ModelConfig model = is_module ? read_module_config(whole) : read_model(whole, family_of(whole));
   model.text = given;
   return model;
 }

@@ -17,6 +17,7 @@
 #include "core/models/delta_config.h"
 #include "core/models/expert_config.h"
 #include "core/models/latent_config.h"
+#include "core/models/vision/vision_config.h"
 #include "core/ops/attention/rope_settings.h"
 #include "core/ops/gated_activation.h"
 
@@ -28,6 +29,16 @@ struct LayerNorms {
   std::string after_attention;  // norm of the attention output
   std::string before_mlp = "post_attention_layernorm";
   std::string after_mlp;
+};
+
+// A weight of a network that a program provides (core/models/families/module_config.h).
+struct ModuleParameter {
+  std::string name;
+  std::vector<int64_t> shape;         // global
+  int64_t layer = 0;                  // the part of the network that it belongs to
+  std::optional<int64_t> split = {};  // dimension that is split over tp; none: replicated
+  bool partial_over_tp = false;       // as in Parameter
+  bool frozen = false;
 };
 
 // Named as in config.json if it has a name there.
@@ -80,11 +91,13 @@ struct ModelConfig {
   ExpertConfig experts;                     // routed experts, if the family has them
   LatentConfig latent;                      // latent attention, if the family has it
   DeltaConfig delta;                        // gated delta nets, if the family has them
+  VisionConfig vision;                      // the tower of a model with images
   std::vector<std::string> unused_tensors;  // name prefixes of tensors in files that the model does not use
   // Rows and columns of the blocks that share a scale, if weights in files may be FP8; empty: they may not.
   std::vector<int64_t> weight_block_size;
   RopeSettings rope;                        // includes max_position_embeddings and the rotated head_dim
   std::optional<RopeSettings> window_rope;  // rope of layers with a window, if it differs
+  std::vector<ModuleParameter> module;      // the weights of a network of a program; empty: a model of a family
   std::string dtype = "float32";            // float32, bfloat16, float16 or float64: what the weights were saved in
   std::string text;                         // the file as it was read, for saving the model again
   // The file of the model with images that this one is the text part of; empty: it is a text model.

@@ -61,6 +61,7 @@ ConfigFields config_fields(const RopeSettings& rope) {
           same("high_freq_factor", rope.high_freq_factor), same("attention_factor", rope.attention_factor),
           same("mscale", rope.mscale), same("mscale_all_dim", rope.mscale_all_dim), same("beta_fast", rope.beta_fast),
           same("beta_slow", rope.beta_slow), same("rope truncate", rope.truncate),
+          same("mrope_section", rope.mrope_section), same("mrope_interleaved", rope.mrope_interleaved),
           // Both are compared as fields of the model.
           may_differ("rope head_dim", rope.head_dim),
           may_differ("rope max_position_embeddings", rope.max_position_embeddings)};
@@ -98,6 +99,26 @@ ConfigFields config_fields(const LatentConfig& latent) {
       same("v_head_dim", latent.v_head_dim),
       same("biases of latents", latent.bias),
       may_differ("qk_nope_head_dim", latent.qk_nope_head_dim)};  // head_dim, which is compared, less qk_rope_head_dim
+}
+
+ConfigFields config_fields(const VisionConfig& vision) {
+  const MediaTokens& tokens = vision.tokens;
+  return {
+      may_differ("vision tower", vision.in_use),
+      same("kind of the vision tower", static_cast<int64_t>(vision.kind)),
+      same("vision depth", vision.depth),
+      same("vision hidden_size", vision.hidden_size),
+      same("vision intermediate_size", vision.intermediate_size),
+      same("vision num_heads", vision.num_heads),
+      same("in_channels", vision.in_channels),
+      same("patch_size", vision.patch_size),
+      same("temporal_patch_size", vision.temporal_patch_size),
+      same("num_position_embeddings", vision.num_position_embeddings),
+      same("window_size", vision.window_size),
+      same("fullatt_block_indexes", vision.full_blocks),
+      same("deepstack_visual_indexes", vision.deepstack),
+      same("tokens of images and videos", std::vector{tokens.image_token, tokens.video_token, tokens.merge,
+                                                      static_cast<int64_t>(tokens.times), tokens.tokens_per_second})};
 }
 
 ConfigFields config_fields(const DeltaConfig& delta) {
@@ -152,6 +173,8 @@ ConfigFields config_fields(const ModelConfig& config) {
   if (config.window_rope) append(&fields, config_fields(*config.window_rope), " of layers with a window");
   append(&fields, config_fields(config.experts));
   append(&fields, config_fields(config.delta));
+  append(&fields, config_fields(config.vision));
+  for (const ModuleParameter& each : config.module) fields.push_back(same("parameter " + each.name, each.shape));
   return fields;
 }
 

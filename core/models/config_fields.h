@@ -26,6 +26,7 @@ ConfigFields config_fields(const RopeSettings& rope);
 ConfigFields config_fields(const ExpertConfig& experts);
 ConfigFields config_fields(const LatentConfig& latent);
 ConfigFields config_fields(const DeltaConfig& delta);
+ConfigFields config_fields(const VisionConfig& vision);
 ConfigFields config_fields(const AdapterConfig& adapter);
 
 }  // namespace concord

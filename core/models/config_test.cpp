@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "core/base/config_error.h"
+#include "core/models/parameter_plan.h"
 
 namespace concord {
 namespace {
@@ -174,6 +175,43 @@ TEST(ModelConfig, OfAModelWithImagesTheTextPartIsATextModel) {
   EXPECT_THAT(model.unused_tensors, ::testing::Contains("multi_modal_projector."));
   EXPECT_THAT(model.whole_text, HasSubstr("vision_config"));
   expect_same(parse(model.text), model);
+}
+
+TEST(ModelConfig, ModelsWithImagesHaveTowers) {
+  const ModelConfig three = parse(R"({"model_type": "qwen3_vl", "vision_config": {"out_hidden_size": 4096}})");
+  EXPECT_EQ(three.vision.depth, 27);
+  EXPECT_EQ(three.vision.head_dim(), 72);
+  EXPECT_EQ(three.vision.pixels(), 1536);
+  EXPECT_THAT(three.vision.deepstack, ElementsAre(8, 16, 24));
+  EXPECT_THAT(three.rope.mrope_section, ElementsAre(24, 20, 20));
+  EXPECT_EQ(three.rope.rope_theta, 500000);
+  EXPECT_TRUE(three.rope.mrope_interleaved);
+  EXPECT_THAT(three.unused_tensors, ::testing::Contains("model.visual."));
+  const ModelConfig used = with_vision_tower(three);
+  EXPECT_TRUE(used.vision.in_use);
+  EXPECT_THAT(used.unused_tensors, ::testing::Not(::testing::Contains("model.visual.")));
+  // As on the hub, with the keys of the text model at the root.
+  const ModelConfig flat = parse(R"({"model_type": "qwen2_5_vl", "hidden_size": 2048, "num_attention_heads": 16,
+      "num_hidden_layers": 36, "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "image_token_id": 7,
+      "vision_config": {"out_hidden_size": 2048, "hidden_size": 1280, "tokens_per_second": 2}})");
+  EXPECT_EQ(flat.hidden_size, 2048);
+  EXPECT_EQ(flat.rope.rope_type, RopeType::plain);
+  EXPECT_EQ(flat.vision.tokens.tokens_per_second, 2);
+  EXPECT_EQ(flat.vision.tokens.image_token, 7);
+  EXPECT_EQ(flat.vision.window_side(), 4);
+  EXPECT_EQ(
+      parse(R"({"model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4,
+      "vision_config": {}})")
+          .vision.intermediate_size,
+      5120);
+  EXPECT_EQ(parse(R"({"model_type": "qwen3_vl"})").vision.depth, 0);
+  const auto said = [](const std::string& vision) {
+    return refusal(R"({"model_type": "qwen3_vl", "vision_config": )" + vision + "}");
+  };
+  EXPECT_THAT(said("{}"), HasSubstr("out_hidden_size is not given; it must be 4096"));
+  EXPECT_THAT(said(R"({"depth": 24})"), HasSubstr("below depth 24"));
+  EXPECT_THAT(said(R"({"num_heads": 7})"), HasSubstr("must be a multiple of 4 times num_heads 7"));
+  EXPECT_THAT(said(R"({"num_position_embeddings": 2303})"), HasSubstr("must be a square"));
 }
 
 TEST(ModelConfig, Qwen3NextHasLayersWithLinearAttention) {
@@ -419,7 +457,8 @@ TEST(ModelConfig, WhatCannotBeMeantIsRefusedWithTheKeyTheValueAndWhatIsAllowed) 
       {config(R"("num_local_experts": 8, "rotary_dim": 8, "router_jitter_noise": 0.0)", "unheard"),
        {"the nearest is minimax_m2"}},
       {config("", "gpt2"),
-       {"model_type is \"gpt2\"", "must be one of deepseek_v3, ", ", qwen2, qwen2_moe, ", ", seed_oss, smollm3"}},
+       {"model_type is \"gpt2\"", "must be one of deepseek_v3, ", ", qwen2, qwen2_5_vl_text, qwen2_moe, ",
+        ", seed_oss, smollm3"}},
       {config(R"("layer_types": ["full_attention"])", "qwen3_next"), {"layer_types", "has 1 entries"}},
       {config(R"("layer_types": ["full_attention", "mamba", "full_attention"])", "qwen3_next"),
        {"names 'mamba'", "full_attention and linear_attention"}},
@@ -569,6 +608,50 @@ TEST(ModelConfig, ARewardModelHasOneNumberInsteadOfLogits) {
   EXPECT_TRUE(again.is_reward_model);
   EXPECT_EQ(reward_model_config(again).text, reward.text);
   EXPECT_TRUE(parse(config(R"("architectures": ["Qwen2ForSequenceClassification"], "num_labels": 1)")).is_reward_model);
+}
+
+std::string module_config(const std::string& parameters, const std::string& more = "") {
+  return R"({"model_type": "concord_module", "architectures": ["Net"], "vocab_size": 10, "num_hidden_layers": 3,
+             "max_position_embeddings": 16, )" +
+         more + R"("parameters": {)" + parameters + "}}";
+}
+
+TEST(ModuleConfig, ListsTheParametersOfEachPart) {
+  const ModelConfig model = parse(module_config(R"("b": {"shape": [4, 6], "layer": 0, "split": 1},
+      "a": {"shape": [5], "layer": 2, "frozen": true, "partial_over_tp": true}, "c": {"shape": [7], "layer": 1})"));
+  EXPECT_EQ(model.architecture, "Net");
+  EXPECT_EQ(parameter_count(model), 24 + 5 + 7);
+  const auto names = [&](int64_t first, int64_t layers) {
+    std::string all;
+    for (const ParameterPlan& plan : plan_parameters(model, {.first_layer = first, .layers = layers}, {})) {
+      all += plan.spec.name;
+    }
+    return all;
+  };
+  EXPECT_EQ(names(0, 3), "bca");
+  EXPECT_EQ(names(0, 1), "b");
+  EXPECT_EQ(names(1, 2), "ca");
+  const std::vector<ParameterPlan> plans = plan_parameters(model, {.first_layer = 0, .layers = 3}, {});
+  EXPECT_EQ(plans[0].spec.dims[1].cut, ShardAxis::tp);
+  EXPECT_EQ(plans[0].spec.replicated_over, std::vector<GroupKind>{GroupKind::dp_cp});
+  EXPECT_EQ(plans[2].spec.replicated_over, (std::vector<GroupKind>{GroupKind::tp, GroupKind::dp_cp}));
+  EXPECT_TRUE(plans[2].frozen && plans[2].partial_over_tp);
+  EXPECT_FALSE(plans[1].frozen || plans[1].partial_over_tp);
+}
+
+TEST(ModuleConfig, ErrorsNameTheParameter) {
+  const std::pair<std::string, const char*> wrong[] = {
+      {R"("a": {"shape": [], "layer": 0})", "a shape of 1 to 8 dimensions"},
+      {R"("a": {"shape": [0], "layer": 0})", "parameters.a.shape"},
+      {R"("a": {"shape": [1099511627776, 1099511627776], "layer": 0})", "the limit is"},
+      {R"("a": {"shape": [2], "layer": 3})", "parameters.a.layer"},
+      {R"("a": {"shape": [2], "layer": 0, "split": 1})", "parameters.a.split"},
+      {R"("a": 5)", "parameters.a"},
+      {"", "must name at least one"}};
+  for (const auto& [parameters, message] : wrong) {
+    EXPECT_THAT([&] { parse(module_config(parameters)); }, ThrowsMessage<ConfigError>(HasSubstr(message)))
+        << parameters;
+  }
 }
 
 }  // namespace

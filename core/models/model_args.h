@@ -22,6 +22,9 @@ struct ModelArgs {
   int64_t seed = 42;  // seed of the initialisation, positive
   // LoRA adapter that is trained instead of the model's own weights; its target names come from with_targets().
   std::optional<AdapterConfig> adapter = {};
+  // The vision tower of a model with images is computed and trained (MicroBatch::pixel_values). Otherwise the model is
+  // its text part, and saves have the tower's tensors as they were read.
+  bool vision_tower = false;
   bool is_reward_model = false;     // ModelConfig::is_reward_model, also if the folder holds a language model
   std::string adapter_folder = {};  // from_pretrained reads the adapter from here; empty: it is initialised
   // Adapters that from_pretrained merges into the weights first, in this order.

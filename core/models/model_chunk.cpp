@@ -17,6 +17,7 @@
 #include "core/models/model_parts.h"
 #include "core/models/parameter_plan.h"
 #include "core/models/token_slices.h"
+#include "core/parallel/context_attention.h"
 
 namespace concord {
 
@@ -46,6 +47,21 @@ void check_delta(const ModelConfig& config, const LayerContext& context) {
                   config.delta.key_heads, tp, cp));
 }
 
+void check_heads_of_ranks(const ModelConfig& config, const LayerContext& context) {
+  if (context.cp_comm_type != CpCommType::a2a || context.cp->size() == 1) return;
+  check_ulysses_heads(config.num_attention_heads, context.tp->size(), context.cp->size());
+}
+
+void check_vision(const ModelConfig& config, const StageLayers& stage, const LayerContext& context) {
+  const bool is_whole = stage.embedding && stage.loss;
+  if (!config.vision.in_use || (is_whole && context.tp->size() == 1 && context.cp->size() == 1)) return;
+  throw ConfigError(
+      fmt::format("the vision tower of this {} model is in use with tensor_model_parallel_size {}, "
+                  "context_parallel_size {} and {} pipeline stage; each must be 1 for images: the tower and the tokens "
+                  "that it makes are not split",
+                  config.model_type, context.tp->size(), context.cp->size(), is_whole ? "one" : "more than one"));
+}
+
 void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerContext& context) {
   if (config.experts.layers() == 0) {
     if (context.ep->size() == 1) return;
@@ -71,6 +87,21 @@ void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerCon
   }
 }
 
+void check_tiles(const ModelConfig& config, const ModelOptions& options) {
+  if (options.mlp_tiles() > 1 && config.experts.layers() > 0) {
+    throw ConfigError(refusal_message(Refused::tiled_mlp_of_experts));
+  }
+}
+
+// Computes models of families only.
+const ModelConfig& of_a_family(const ModelConfig& config) {
+  if (config.module.empty()) return config;
+  throw ConfigError(
+      fmt::format("{} is a network of a Python program (model_type {}), which alone can compute it; use "
+                  "concord.train(model=...) there",
+                  config.architecture, config.model_type));
+}
+
 ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layout, bool borrows_embedding,
                                   const AdapterModules* adapter) {
   return {.tp = layout.tp(),
@@ -78,6 +109,7 @@ ParameterPlanOptions plan_options(const ModelArgs& args, const RankLayout& layou
           .etp = layout.etp(),
           .sequence_parallel = args.options.sequence_parallel,
           .make_vocab_size_divisible_by = args.options.make_vocab_size_divisible_by,
+          .mlp_tiles = args.options.mlp_tiles(),
           .borrows_embedding = borrows_embedding,
           .adapter = adapter};
 }
@@ -102,7 +134,7 @@ Parameter make_parameter(const ParameterPlan& plan, const ShardPlace& place, at:
 
 ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const StageLayers& layers,
                        ParallelContext& context, Parameter* borrowed_embedding)
-    : config_(config),
+    : config_(of_a_family(config)),
       args_(args),
       layers_(layers),
       context_(context),
@@ -110,6 +142,7 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
       is_own_(false),
       parts_(std::make_unique<Parts>()) {
   check_args(args);
+  check_tiles(config, args.options);
   if (args.adapter) parts_->layers.adapter = std::make_shared<const AdapterModules>(*args.adapter);
   make_parameters(plan_parameters(
       config, layers,
@@ -118,9 +151,13 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   const auto& find = parts.layers.find;
   if (args.options.fp8.is_on()) parts.fp8.emplace(args.options.fp8, context.torch_device());
   check_delta(config, parts.layers);
+  check_heads_of_ranks(config, parts.layers);
+  check_vision(config, layers, parts.layers);
+  if (config.vision.in_use) parts.tower.emplace(parts.layers);
   router_losses_ = router_losses(args.options.moe, config.experts);
   check_experts(config, args.options.moe, parts.layers);
   parts.runs = recompute_plan(args.options.recompute, layers.layers);
+  offload_inputs();
   for (int64_t i = 0; i < layers.layers; ++i) parts.blocks.emplace_back(parts.layers, layers.first_layer + i);
   if (borrowed_embedding != nullptr) {  // this rank has both ends of the model
     borrowed_embedding->uses = 1 + output_uses_of_embedding(config);
@@ -157,6 +194,24 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
 
 ModelChunk::~ModelChunk() = default;
 
+// A stage without the embedding receives its input, which the pipeline holds until backward.
+void ModelChunk::offload_inputs() {
+  const std::vector<LayerRun>& runs = parts_->runs;
+  const auto moves = activation_moves(runs, args_.options.offload, /*input_stays=*/!layers_.embedding);
+  if (moves.empty()) return;
+  if (config_.vision.in_use && !config_.vision.deepstack.empty()) {
+    throw ConfigError(
+        fmt::format("cpu_offloading is on with images, whose features several layers of this {} model take as inputs; "
+                    "must be off",
+                    config_.model_type));
+  }
+  parts_->offload.emplace(context_.device(), moves, static_cast<int64_t>(runs.size()));
+}
+
+ActivationOffload::Traffic ModelChunk::offload_traffic() const {
+  return parts_->offload ? parts_->offload->traffic() : ActivationOffload::Traffic{};
+}
+
 void ModelChunk::make_parameters(const std::vector<ParameterPlan>& plans) {
   const ShardPlace place = shard_place(context_.layout(), context_.rank());
   const auto options = at::TensorOptions(dtype_).device(context_.torch_device());
@@ -168,9 +223,10 @@ void ModelChunk::make_parameters(const std::vector<ParameterPlan>& plans) {
   };
   parts_->layers = {.config = config_,
                     .recompute = args_.options.recompute,
+                    .mlp_tiles = args_.options.mlp_tiles(),
                     .moe = args_.options.moe,
                     .sequence_parallel = args_.options.sequence_parallel,
-                    .gathers_keys = args_.options.cp_comm_type == CpCommType::all_gather,
+                    .cp_comm_type = args_.options.cp_comm_type,
                     .tp = &context_.group(GroupKind::tp),
                     .cp = &context_.group(GroupKind::cp),
                     .tp_cp = &context_.group(GroupKind::tp_cp),

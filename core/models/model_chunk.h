@@ -27,6 +27,7 @@
 #include "core/models/micro_batch.h"
 #include "core/models/model_args.h"
 #include "core/models/pass_options.h"
+#include "core/parallel/offload/activation_offload.h"
 #include "core/parallel/parameter.h"
 #include "core/parallel/recompute.h"
 #include "core/schedule/layer_layout.h"
@@ -42,6 +43,7 @@ struct LayerInputs;
 struct NewTokens;
 struct ParameterPlan;
 struct RouterRecord;
+struct VisionFeatures;
 
 class ModelChunk {
  public:
@@ -92,6 +94,9 @@ class ModelChunk {
   bool has_fp8_history() const;  // see Fp8Layers
   Fp8Layers* fp8_layers();       // null: none
 
+  // Bytes that the inputs of recomputed layers have moved between device and host so far.
+  ActivationOffload::Traffic offload_traffic() const;
+
   // Returns the shape of forward's |hidden|, for receive buffers.
   std::vector<int64_t> hidden_shape(const MicroBatch& batch) const;
   c10::ScalarType hidden_dtype() const { return dtype_; }
@@ -123,15 +128,17 @@ class ModelChunk {
 
   Fp8Layer* add_fp8(const std::string& weight);
   void make_parameters(const std::vector<ParameterPlan>& plans);
+  void offload_inputs();
   void refuse_generation() const;
   LayerAngles angles_of(const MicroBatch& batch) const;
   std::optional<LayerDropout> dropout_of(const MicroBatch& batch) const;
   std::shared_ptr<RouterRecord> router_record(const MicroBatch& batch, const PassOptions& options) const;
-  std::shared_ptr<const LayerInputs> layer_inputs(const MicroBatch& batch, const PassOptions& options) const;
+  std::shared_ptr<LayerInputs> layer_inputs(const MicroBatch& batch, const PassOptions& options) const;
   void check_hidden(const at::Tensor& hidden, const MicroBatch& batch) const;
   void begin_as_norms(Parameter& parameter) const;
   at::Tensor embed(const at::Tensor& ids_sb, const LayerDropout* noise = nullptr) const;
-  at::Tensor run_layers(const LayerRun& run, const at::Tensor& x_pbh,
+  VisionFeatures vision_features(const MicroBatch& batch, LayerInputs* inputs) const;
+  at::Tensor run_layers(const LayerRun& run, const std::vector<at::Tensor>& given,
                         const std::shared_ptr<const LayerInputs>& inputs) const;
   at::Tensor last_norm(const at::Tensor& x_pbh) const;
   at::Tensor token_scores(const at::Tensor& x_pbh) const;

@@ -6,14 +6,29 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "core/base/config_error.h"
 #include "core/models/layers/kv_cache.h"
 #include "core/models/model_parts.h"
+#include "core/models/token_slices.h"
 
 namespace concord {
 
 using at::Tensor;
+
+namespace {
+
+// Places the images of |prompts| on grids. Later tokens of a row follow its largest position.
+void place_images(const MicroBatch& prompts, const Tensor& counts, const ModelConfig& config, c10::ScalarType dtype,
+                  KvCache* cache) {
+  const TokenPositions positions = media_positions(prompts, config.vision.tokens, prompts.input_ids.device());
+  const Tensor padding_sb = cache->is_real(prompts.input_ids.size(1)).t().logical_not();
+  const Tensor largest_b = positions.own.amax(0).masked_fill(padding_sb, -1).amax(0);
+  cache->place_prompts(layer_angles(config, cache->sizes().capacity, positions.own, dtype), largest_b + 1 - counts);
+}
+
+}  // namespace
 
 std::unique_ptr<KvCache> ModelChunk::make_cache(int64_t rows, int64_t capacity) const {
   refuse_generation();
@@ -39,13 +54,18 @@ Tensor ModelChunk::decode(const Tensor& hidden, const NewTokens& tokens, KvCache
   const ScopedFlag whole_sequences(parts_->layers.sequence_parallel, false);
   if (parts_->fp8) parts_->fp8->count_inputs(false);
   cache.begin(tokens);
+  const MicroBatch prompts{.input_ids = tokens.ids, .pixel_values = tokens.pixel_values, .media = tokens.media};
+  if (prompts.pixel_values.defined()) place_images(prompts, tokens.counts, config_, dtype_, &cache);
   const auto inputs = std::make_shared<LayerInputs>();
   static_cast<LayerAngles&>(*inputs) = cache.angles();
   inputs->cache = &cache;
-  Residual stream{layers_.embedding ? embed(tokens.ids.t().contiguous()) : hidden};
-  for (const Block& block : parts_->blocks) stream = block.forward(stream, inputs);
+  const VisionFeatures features = vision_features(prompts, inputs.get());
+  Tensor x_sbh = layers_.embedding ? embed(tokens.ids.t().contiguous()) : hidden;
+  if (features.tokens.defined()) x_sbh = with_features(x_sbh, features, *inputs);
+  std::vector<Tensor> given{x_sbh};
+  std::ranges::copy(features.deepstack, std::back_inserter(given));
+  x_sbh = run_layers({.begin = 0, .end = std::ssize(parts_->blocks), .recomputed = false}, given, inputs);
   cache.end();
-  Tensor x_sbh = stream.sum(parts_->layers);
   if (!layers_.loss) return x_sbh;
   if (x_sbh.size(0) > 1) {  // selects the last token of each row that is not padding
     const Tensor row_b = at::arange(x_sbh.size(1), tokens.counts.options());

@@ -4,14 +4,17 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/record_function.h>
 #include <fmt/core.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "core/base/config_error.h"
+#include "core/models/layers/backward_ranges.h"
 #include "core/models/layers/router_record.h"
 #include "core/models/model_parts.h"
 #include "core/models/token_slices.h"
@@ -28,7 +31,9 @@ namespace concord {
 using at::Tensor;
 
 LayerAngles layer_angles(const ModelConfig& config, int64_t length, const Tensor& positions, c10::ScalarType dtype) {
-  const RopeAngles all = rope_angles(rope_frequencies(config.rope, length), positions);
+  const RopeFrequencies frequencies = rope_frequencies(config.rope, length);
+  const RopeAngles all =
+      positions.dim() == 3 ? mrope_angles(frequencies, config.rope, positions) : rope_angles(frequencies, positions);
   LayerAngles angles{all.cos, all.sin, {}, {}, {}};
   if (config.window_rope) {
     const RopeAngles windowed = rope_angles(rope_frequencies(*config.window_rope, length), positions);
@@ -49,9 +54,12 @@ LayerAngles layer_angles(const ModelConfig& config, int64_t length, const Tensor
 LayerAngles ModelChunk::angles_of(const MicroBatch& batch) const {
   Parts& parts = *parts_;
   const int64_t tokens = batch.input_ids.size(1);
-  const bool is_whole = !batch.position_ids.defined() && batch.cu_seqlens.empty();
+  const bool has_media = batch.pixel_values.defined();
+  const bool is_whole = !batch.position_ids.defined() && batch.cu_seqlens.empty() && !has_media;
   if (is_whole && parts.tokens_of_angles == tokens) return parts.angles;
-  const TokenPositions positions = token_positions(batch, *parts.layers.cp, context_.torch_device());
+  const bool has_axes = has_media && !batch.position_ids.defined();
+  const TokenPositions positions = has_axes ? media_positions(batch, config_.vision.tokens, context_.torch_device())
+                                            : token_positions(batch, *parts.layers.cp, context_.torch_device());
   const LayerAngles angles = layer_angles(config_, positions.length, positions.own, dtype_);
   if (!is_whole) return angles;
   parts.tokens_of_angles = tokens;
@@ -100,7 +108,7 @@ std::shared_ptr<RouterRecord> ModelChunk::router_record(const MicroBatch& batch,
   return record;
 }
 
-SharedInputs ModelChunk::layer_inputs(const MicroBatch& batch, const PassOptions& options) const {
+std::shared_ptr<LayerInputs> ModelChunk::layer_inputs(const MicroBatch& batch, const PassOptions& options) const {
   auto inputs = std::make_shared<LayerInputs>();
   static_cast<LayerAngles&>(*inputs) = angles_of(batch);
   inputs->cu_seqlens = batch.cu_seqlens;
@@ -124,14 +132,49 @@ Tensor ModelChunk::embed(const Tensor& ids_sb, const LayerDropout* noise) const 
   return noisy(x_pbh.mul(at::scalar_tensor(multiplier, dtype_).item<double>()));
 }
 
-Tensor ModelChunk::run_layers(const LayerRun& run, const Tensor& x_pbh, const SharedInputs& inputs) const {
-  Residual stream{x_pbh};
+// Runs the tower, and notes in |inputs| which tokens take its features. Rows of these are in the order of the tokens.
+VisionFeatures ModelChunk::vision_features(const MicroBatch& batch, LayerInputs* inputs) const {
+  if (!batch.pixel_values.defined()) return {};
+  if (!parts_->tower) {
+    throw ConfigError("batch: has pixel values, but the model has no vision tower in use (ModelArgs::vision_tower)");
+  }
+  const Tensor ids_bs = batch.input_ids.cpu().contiguous();
+  const int64_t rows = ids_bs.size(0), length = ids_bs.size(1);
+  const FeatureRows taken = feature_rows({ids_bs.const_data_ptr<int64_t>(), static_cast<size_t>(ids_bs.numel())},
+                                         config_.vision.tokens, batch.media);
+  std::vector<int64_t> tokens;  // [B, S] -> [S, B]
+  for (const int64_t token : taken.tokens) tokens.push_back(token % length * rows + token / length);
+  const at::Device device = context_.torch_device();
+  inputs->media_tokens = at::tensor(tokens, at::kLong).to(device);
+  MediaGrids grids = batch.media.images;
+  grids.insert(grids.end(), batch.media.videos.begin(), batch.media.videos.end());
+  VisionFeatures features = parts_->tower->forward(batch.pixel_values, grids);
+  const Tensor order = at::tensor(taken.features, at::kLong).to(device);
+  features.tokens = features.tokens.index_select(0, order);
+  for (Tensor& each : features.deepstack) each = each.index_select(0, order);
+  return features;
+}
+
+Tensor with_features(const Tensor& x_pbh, const VisionFeatures& features, const LayerInputs& inputs) {
+  return x_pbh.flatten(0, 1).index_copy(0, inputs.media_tokens, features.tokens).view(x_pbh.sizes());
+}
+
+// |given|: x_pbh, and the features that the first layers of the run add to the image tokens.
+Tensor ModelChunk::run_layers(const LayerRun& run, const std::vector<Tensor>& given, const SharedInputs& inputs) const {
+  BackwardRanges ranges;
+  Residual stream = ranges.before_layers({given[0]});
   for (int64_t i = run.begin; i < run.end; ++i) {
-    RECORD_USER_SCOPE(fmt::format("layers.{}", layers_.first_layer + i));  // evaluated only while a profile is recorded
+    const auto name = [&] { return fmt::format("layers.{}", layers_.first_layer + i); };
+    RECORD_USER_SCOPE(name());  // evaluated only while a profile is recorded
     stream = parts_->blocks[static_cast<size_t>(i)].forward(stream, inputs);
-    if (!inputs->observer) continue;
-    stream = {stream.sum(parts_->layers)};
-    inputs->observer(fmt::format("layers.{}", layers_.first_layer + i), stream.x_pbh);
+    const auto added = static_cast<size_t>(i - run.begin) + 1;
+    if (inputs->observer || added < given.size()) stream = {stream.sum(parts_->layers)};
+    if (inputs->observer) inputs->observer(name(), stream.x_pbh);
+    if (added < given.size()) {
+      const Tensor rows = stream.x_pbh.flatten(0, 1).index_add(0, inputs->media_tokens, given[added]);
+      stream = {rows.view(stream.x_pbh.sizes())};
+    }
+    stream = ranges.after_layer(stream, layers_.first_layer + i);
   }
   return stream.sum(parts_->layers);
 }
@@ -214,14 +257,27 @@ PassOutput ModelChunk::forward(const Tensor& hidden, const MicroBatch& batch, co
   }
   const ScopedFlag without_adapter(parts_->layers.adapter_off, !options.with_adapter);
   if (parts_->fp8) parts_->fp8->count_inputs(c10::GradMode::is_enabled());
-  const SharedInputs inputs = layer_inputs(batch, options);
+  const std::shared_ptr<LayerInputs> own_inputs = layer_inputs(batch, options);
+  const VisionFeatures features = vision_features(batch, own_inputs.get());
+  const SharedInputs inputs = own_inputs;
   const auto own_ids = [&] { return own_tokens(batch.input_ids, batch).t().contiguous().to(context_.torch_device()); };
   Tensor x_pbh = layers_.embedding ? embed(own_ids(), inputs->dropout ? &*inputs->dropout : nullptr) : hidden;
+  if (features.tokens.defined()) {
+    x_pbh = with_features(x_pbh, features, *inputs);
+  }
   if (inputs->dropout && layers_.embedding) x_pbh = hidden_dropout(x_pbh, *inputs->dropout, kEmbeddingSite);
   if (layers_.embedding) options.observe("embedding", x_pbh);
+  const auto pass = parts_->offload && c10::GradMode::is_enabled() ? parts_->offload->begin_pass() : nullptr;
+  int64_t unit = 0;
   for (const LayerRun& run : parts_->runs) {
-    x_pbh = recompute_if(run.recomputed, parts_->layers, x_pbh,
-                         [this, run, inputs](const Tensor& input_pbh) { return run_layers(run, input_pbh, inputs); });
+    std::vector<Tensor> given{x_pbh};
+    const auto end = std::min(static_cast<int64_t>(features.deepstack.size()), run.end);
+    for (int64_t i = run.begin; i < end; ++i) given.push_back(features.deepstack[static_cast<size_t>(i)]);
+    const auto layers = [this, run, inputs](const std::vector<Tensor>& tensors) {
+      return std::vector{run_layers(run, tensors, inputs)};
+    };
+    const auto kept_by = pass && run.recomputed ? pass->input_of(unit++) : nullptr;
+    x_pbh = (run.recomputed ? recompute(layers, given, *parts_->layers.rng, kept_by) : layers(given))[0];
   }
   PassOutput output{x_pbh};
   if (layers_.loss && config_.is_reward_model) output.value = token_scores(x_pbh);

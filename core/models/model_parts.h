@@ -12,6 +12,8 @@
 #include "core/models/layers/output_layer.h"
 #include "core/models/model_chunk.h"
 #include "core/models/precision/fp8_layers.h"
+#include "core/models/vision/vision_tower.h"
+#include "core/parallel/offload/activation_offload.h"
 
 namespace concord {
 
@@ -20,9 +22,11 @@ namespace concord {
 struct ModelChunk::Parts {
   std::optional<Fp8Layers> fp8;
   LayerContext layers;
+  std::optional<VisionTower> tower;  // on the first stage, if it is in use
   std::vector<Block> blocks;
   std::vector<MtpLayer> mtp;  // on the last stage
   std::vector<LayerRun> runs;
+  std::optional<ActivationOffload> offload;  // of the inputs of |runs|
   Parameter* embedding = nullptr;
   Parameter* norm = nullptr;
   Parameter* score = nullptr;         // output layer of a reward model
@@ -33,6 +37,9 @@ struct ModelChunk::Parts {
 
 // Returns the rope angles of |positions| in sequences of |length| tokens, for a model that computes in |dtype|.
 LayerAngles layer_angles(const ModelConfig& config, int64_t length, const at::Tensor& positions, c10::ScalarType dtype);
+
+// Returns |x_pbh| with |features| instead of the embeddings of image tokens.
+at::Tensor with_features(const at::Tensor& x_pbh, const VisionFeatures& features, const LayerInputs& inputs);
 
 // Sets a flag for its own lifetime.
 class ScopedFlag {

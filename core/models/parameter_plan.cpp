@@ -6,7 +6,9 @@
 
 #include "core/base/config_error.h"
 #include "core/models/adapters/adapter_plan.h"
+#include "core/models/families/module_config.h"
 #include "core/models/plan_list.h"
+#include "core/models/vision/tower_plan.h"
 #include "core/parallel/padded_vocabulary.h"
 
 namespace concord {
@@ -41,6 +43,7 @@ class Planner {
   }
 
   void embedding(const StageLayers& stage) {
+    if (config_.vision.in_use) plan_tower(list_);
     ParameterPlan& plan = list_.add("model.embed_tokens.weight", {vocabulary(), {config_.hidden_size}}, normal());
     if (!config_.tie_word_embeddings && config_.mtp_layers == 0) return;
     plan.uses = stage.loss ? 1 + output_uses_of_embedding(config_) : 1;
@@ -63,7 +66,9 @@ class Planner {
     if (config_.experts.has_layer(number)) {
       experts(layer);
     } else {
+      const int64_t first = list_.size();
       mlp(layer + "mlp.", config_.intermediate_size, config_.mlp_bias);
+      list_.multiply_uses(first, options_.mlp_tiles);
     }
     layer_norm(config_.norms.after_mlp);
   }
@@ -338,6 +343,7 @@ std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const Stag
     throw ConfigError(fmt::format("a stage has layers {} to {} (exclusive), but the model's num_hidden_layers is {}",
                                   stage.first_layer, stage.first_layer + stage.layers, config.num_hidden_layers));
   }
+  if (!config.module.empty()) return plan_module(config, stage);
   Planner planner(config, options);
   if (stage.embedding) planner.embedding(stage);
   for (int64_t i = 0; i < stage.layers; ++i) planner.layer(stage.first_layer + i);

@@ -36,6 +36,7 @@ struct ParameterPlanOptions {
   int64_t etp = 1;
   bool sequence_parallel = false;
   int64_t make_vocab_size_divisible_by = 128;
+  int64_t mlp_tiles = 1;                    // times that a micro-batch uses the parameters of an MLP
   bool borrows_embedding = false;           // a last stage uses that of another chunk of this rank
   const AdapterModules* adapter = nullptr;  // plans its LoRA matrices; freezes other parameters unless it saves them
 };
@@ -84,6 +85,7 @@ struct ParameterPlanOptions {
 // or, if the experts are one tensor in files, matrices in peft's form, in which B has the experts of each rank in turn:
 //   WRAPPER.lora_A.weight   [experts / ep * rank, in]
 //   WRAPPER.lora_B.weight   [out, rank * experts / ep]
+// If the vision tower is in use, its parameters come before these (tower_plan.h).
 // spec.replicated_over lists tp unless the parameter is split, and dp_cp; for experts edp. Throws ConfigError, with the
 // names and numbers, if heads or sizes do not divide by tp, etp or ep.
 std::vector<ParameterPlan> plan_parameters(const ModelConfig& config, const StageLayers& stage,

@@ -24,6 +24,12 @@ class PlanList {
   ParameterPlan& add_experts(const std::string& name, std::vector<Dim> dims, WeightInit init,
                              std::vector<Piece> pieces = {});
 
+  int64_t size() const { return static_cast<int64_t>(plans_.size()); }
+  // Multiplies the uses of the parameters whose index is at least |first|.
+  void multiply_uses(int64_t first, int64_t factor) {
+    for (auto plan = plans_.begin() + first; plan != plans_.end(); ++plan) plan->uses *= factor;
+  }
+
   // Whether ranks of tp have different tokens between layers, so that gradients of replicated parameters are partial.
   bool splits_tokens() const { return options_.sequence_parallel && options_.tp > 1; }
 

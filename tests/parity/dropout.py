@@ -55,6 +55,7 @@ LAYOUTS = {
     "cp 2, pp 2": (4, ["context_parallel_size: 2", "pipeline_model_parallel_size: 2", "per_device_train_batch_size: 2",
                        "gradient_accumulation_steps: 2", "recompute_granularity: selective",
                        "recompute_modules: [core_attn]"]),
+    "cp 2, tokens for heads": (2, ["context_parallel_size: 2", "cp_comm_type: a2a", "per_device_train_batch_size: 4"]),
     "tp 2, cp 2": (4, ["tensor_model_parallel_size: 2", "context_parallel_size: 2", "sequence_parallel: true",
                        "per_device_train_batch_size: 4"]),
 }

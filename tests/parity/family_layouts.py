@@ -30,6 +30,7 @@ PP = ["--pipeline_model_parallel_size", "2"]
 SP = "--sequence_parallel"
 LAYOUTS = {
     "one process": (1, []), "tp 2, sequence parallel": (2, [*TP, SP]), "cp 2": (2, CP), "tp 2, pp 2": (4, [*TP, *PP]),
+    "cp 2, tokens for heads": (2, [*CP, "--cp_comm_type", "a2a"]),
     "pp 2, cp 2": (4, [*PP, *CP, "--cp_comm_type", "all_gather"])}
 WITH_EXPERTS = {
     "dp 2, ep 2": (2, EP), "dp 2, etp 2": (2, ETP2), "tp 2, dp 2, ep 4": (4, [*TP, SP, *EP4, *ETP1]),

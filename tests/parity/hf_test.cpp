@@ -56,6 +56,11 @@ Layout gathering(Layout base) {
   return base;
 }
 
+Layout exchanging(Layout base) {
+  base.args.options.cp_comm_type = CpCommType::a2a;
+  return base;
+}
+
 TEST(HfParity, OneProcessWithEitherSpellingOfTheConfig) {
   const Layout one = layout("one process", 1, 1);
   for (const std::string& model : models()) {
@@ -89,7 +94,9 @@ TEST(HfParity, FewerKeyHeadsThanTensorParallelRanks) {
 
 TEST(HfParity, ContextParallelism) {
   for (const std::string& model : models()) {
-    expect_golden(model, {layout("cp 2", 1, 2), gathering(layout("cp 2, gathered", 1, 2))});
+    expect_golden(model, {layout("cp 2", 1, 2), gathering(layout("cp 2, gathered", 1, 2)),
+                          exchanging(layout("cp 2, tokens for heads", 1, 2)),
+                          exchanging(layout("cp 4, tokens for heads", 1, 4))});
   }
   expect_golden("llama-tiny", {layout("cp 4", 1, 4)});
 }
@@ -233,6 +240,19 @@ TEST(HfParity, Recomputation) {
                 {with_recompute(layout("units of two, tp 2", 2, 1), pairs),
                  with_recompute(layout("the first, cp 2", 1, 2), first), with_recompute(layout("mlp, tp 2", 2, 1), mlp),
                  with_recompute(layout("full, tp 2, cp 2, sequence parallel", 2, 2, true), full)});
+}
+
+TEST(HfParity, MlpsInTilesComputeTheSame) {
+  const auto tiled = [](Layout base) {
+    base.args.options.tiled_mlp = true;
+    base.args.options.tiled_mlp_num_shards = 3;
+    return base;
+  };
+  for (const char* model : {"qwen2-tiny", "llama-tiny"}) {
+    expect_golden(
+        model, {tiled(layout("tiles", 1, 1)), tiled(layout("tiles, tp 2, cp 2, sequence parallel", 2, 2, true)),
+                tiled(with_recompute(layout("tiles, full, tp 2", 2, 1), {.granularity = RecomputeGranularity::full}))});
+  }
 }
 
 TEST(HfParity, AFolderOfShards) {

@@ -40,6 +40,7 @@ GEMMA = {
     "mm_tokens_per_image": 4, "image_token_index": 120, "boi_token_index": 121, "eoi_token_index": 122}
 
 
+LINEAR = ("qwen3_5", "qwen3_5_moe")
 VISION = {"depth": 2, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "num_position_embeddings": 16, "out_hidden_size": 32}
 
 
@@ -112,11 +113,19 @@ def qwen_config(config_class, more):
                         vision_config=VISION, image_token_id=120, video_token_id=121, vision_start_token_id=122, vision_end_token_id=123)
 
 
+def plain_config(config_class, vision):
+    text = {"vocab_size": 128, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 8, "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}}
+    return config_class(text_config=text, vision_config=VISION | vision, image_token_id=120, video_token_id=121,
+                        vision_start_token_id=122, vision_end_token_id=123)
+
+
 def compare_images(program, folder, model):
     torch.manual_seed(3)
     name = model.config.model_type
     model = model.double()
-    if name != "gemma3":
+    if name in LINEAR:
         model.set_experts_implementation("eager")  # the default has no float64
         use_float64(sys.modules[type(model).__module__], "torch_chunk_gated_delta_rule")
     model.config._attn_implementation = model.config.text_config._attn_implementation = "eager"
@@ -129,7 +138,7 @@ def compare_images(program, folder, model):
         if key.startswith(("model.language_model.", "lm_head.")):
             expected["grad." + key.replace("model.language_model.", "model.")] = parameter.grad
     model.float().save_pretrained(folder / "model")
-    if name != "gemma3":
+    if name in LINEAR:
         tensors = published(load_file(str(folder / "model" / "model.safetensors")))
         save_file(tensors, str(folder / "model" / "model.safetensors"), metadata={"format": "pt"})
     save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
@@ -161,7 +170,7 @@ def check_adapter(program, folder, model, ids):
     (folder / "adapter.yaml").write_text("\n".join([
         f"model: {folder / 'model'}", f"train_data: {folder}/batch.safetensors", f"output_dir: {folder}/adapter", "max_steps: 2",
         "finetuning_type: lora", "lora_rank: 2", "learning_rate: 0.01", "per_device_train_batch_size: 1", "report_to: [none]",
-        f"lora_target: [o_proj{'' if model.config.model_type == 'gemma3' else ', in_proj_qkv'}]", "overwrite_output_dir: true"]))
+        f"lora_target: [o_proj{', in_proj_qkv' if model.config.model_type in LINEAR else ''}]", "overwrite_output_dir: true"]))
     run(program, "train", "--config", str(folder / "adapter.yaml"))
     adapter = folder / "adapter" / "model"
     dump = probe(program, folder / "model", folder, "--dtype", "float32", "--adapter_name_or_path", str(adapter))
@@ -176,6 +185,8 @@ def check_adapter(program, folder, model, ids):
 def compare_all_images(program, folder):
     models = {"gemma3": lambda: transformers.Gemma3ForConditionalGeneration(transformers.Gemma3Config(**GEMMA)),
               "dense": lambda: transformers.Qwen3_5ForConditionalGeneration(qwen_config(transformers.Qwen3_5Config, False)),
+              "qwen3_vl": lambda: transformers.Qwen3VLForConditionalGeneration(plain_config(transformers.Qwen3VLConfig, {"deepstack_visual_indexes": [0]})),
+              "qwen2_5_vl": lambda: transformers.Qwen2_5_VLForConditionalGeneration(plain_config(transformers.Qwen2_5_VLConfig, {"fullatt_block_indexes": [1]})),
               "experts": lambda: transformers.Qwen3_5MoeForConditionalGeneration(qwen_config(transformers.Qwen3_5MoeConfig, True))}
     for name, make in models.items():
         torch.manual_seed(3)

@@ -29,8 +29,11 @@ TEST(LoraParity, AnAdapterComputesWhatPeftComputesUnderEveryLayout) {
   Layout norms = layout("norms recomputed, tp 2, sequence parallel", 2, 1, true);
   norms.args.options.recompute = {.granularity = RecomputeGranularity::selective,
                                   .modules = {RecomputeModule::layernorm, RecomputeModule::mlp_act}};
+  Layout tiles = layout("MLPs in tiles, tp 2, sequence parallel", 2, 1, true);
+  tiles.args.options.tiled_mlp = true;
+  tiles.args.options.tiled_mlp_num_shards = 3;
   for (const Layout& each :
-       {layout("one process", 1, 1), recomputed, norms, layout("tp 2", 2, 1),
+       {layout("one process", 1, 1), recomputed, norms, tiles, layout("tp 2", 2, 1),
         layout("tp 2, sequence parallel", 2, 1, true), layout("cp 2", 1, 2), layout("pp 2, vpp 2", 1, 1, false, 2, 2),
         layout("dp 2", 1, 1, false, 1, 1, 2), layout("tp 2, sequence parallel, pp 2", 2, 1, true, 2)}) {
     SCOPED_TRACE(each.name);

@@ -65,9 +65,13 @@ TEST(PackingParity, EachSequenceIsComputedAsIfItWereAlone) {
 TEST(PackingParity, ContextParallelismCutsEachSequence) {
   Layout gathered = layout("cp 2, gathered", 1, 2);
   gathered.args.options.cp_comm_type = CpCommType::all_gather;
+  Layout exchanged = layout("cp 2, tokens for heads", 1, 2), of_four = layout("tp 2, cp 2, tokens for heads", 2, 2);
+  exchanged.args.options.cp_comm_type = of_four.args.options.cp_comm_type = CpCommType::a2a;
   expect_packed(layout("cp 2", 1, 2), 4, false);
   expect_packed(layout("cp 2, positions given", 1, 2), 4, true);
   expect_packed(gathered, 4, false);
+  expect_packed(exchanged, 4, false);
+  expect_packed(of_four, 4, false);
   expect_packed(layout("tp 2, cp 2, sequence parallel", 2, 2, true), 4, false);
 }
 

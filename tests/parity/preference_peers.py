@@ -126,8 +126,8 @@ class WithLogProbs(torch.nn.Module):
     def disable_adapter(self):
         return self.model.disable_adapter()
 
-    def forward(self, input_ids, attention_mask, labels, use_cache, fused_lm_head):
-        logits = self.model(input_ids=input_ids, attention_mask=attention_mask).logits[:, :-1].double()
+    def forward(self, input_ids, attention_mask, labels, use_cache, fused_lm_head, **images):
+        logits = self.model(input_ids=input_ids, attention_mask=attention_mask, **images).logits[:, :-1].double()
         next_ids, all_logps = labels[:, 1:], logits.log_softmax(-1)
         logps = all_logps.gather(-1, next_ids.clamp_min(0).unsqueeze(-1)).squeeze(-1) * (next_ids != -100)
         entropy = -(all_logps.exp() * all_logps).sum(-1)

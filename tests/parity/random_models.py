@@ -299,6 +299,8 @@ def draw_layout(draw, settings):
     splits_keys = lambda n: kv_heads % n == 0 or (n % kv_heads == 0 and columns % n == 0)  # a head over several ranks
     tp = [n for n in (2, 3, 4) if heads % n == 0 and splits_keys(n) and all(size % n == 0 for size in inner)]
     cuts = [(["--context_parallel_size", "2"], 2), (["--context_parallel_size", "2", "--cp_comm_type", "all_gather"], 2)]
+    if heads % 2 == 0:
+        cuts.append((["--context_parallel_size", "2", "--cp_comm_type", "a2a"], 2))
     splits_tokens = settings.get("linear_num_key_heads", 2) % 2 == 0  # ranks exchange them for heads
     if not splits_tokens:
         cuts = [([], 2)]

@@ -126,7 +126,12 @@ Counted run_batch(ModelChunk& chunk, const MicroBatch& batch, double loss_scale)
 
 ModelArgs model_args(const TrainOptions& options) {
   return {.dtype = options.dtype,
-          .options = {.sequence_parallel = options.sequence_parallel},
+          .options = {.sequence_parallel = options.sequence_parallel,
+                      .cp_comm_type = options.cp_comm_type,
+                      .recompute = options.recompute,
+                      .offload = options.offload_activations,
+                      .tiled_mlp = options.mlp_tiles > 1,
+                      .tiled_mlp_num_shards = options.mlp_tiles},
           .placement = options.schedule == "zb-v" ? Placement::v : Placement::loop};
 }
 

@@ -45,6 +45,10 @@ struct TrainGolden {
 struct TrainOptions {
   DataParallelOptions ddp = {};
   bool sequence_parallel = false;
+  CpCommType cp_comm_type = CpCommType::p2p;
+  RecomputeArgs recompute = {};
+  int64_t mlp_tiles = 1;
+  ActivationOffloadArgs offload_activations = {};
   c10::ScalarType dtype = c10::kFloat;
   double offload = 0;  // fraction
   double loss_scale = 1;

@@ -35,11 +35,24 @@ struct Layout {
   int world;
   int64_t tp, cp;
   bool sequence_parallel;
+  CpCommType cp_comm_type = CpCommType::p2p;
 };
 constexpr Layout kLayouts[] = {
-    {"Dp1", 1, 1, 1, false},    {"Dp2", 2, 1, 1, false},     {"Dp4", 4, 1, 1, false},    {"Tp2", 2, 2, 1, false},
-    {"Tp2Dp2", 4, 2, 1, false}, {"Tp2SpDp2", 4, 2, 1, true}, {"Cp2Dp2", 4, 1, 2, false}, {"Cp2", 2, 1, 2, false},
+    {"Dp1", 1, 1, 1, false},
+    {"Dp2", 2, 1, 1, false},
+    {"Dp4", 4, 1, 1, false},
+    {"Tp2", 2, 2, 1, false},
+    {"Tp2Dp2", 4, 2, 1, false},
+    {"Tp2SpDp2", 4, 2, 1, true},
+    {"Cp2Dp2", 4, 1, 2, false},
+    {"Cp2", 2, 1, 2, false},
+    {"Cp2A2a", 2, 1, 2, false, CpCommType::a2a},
+    {"Cp4A2a", 4, 1, 4, false, CpCommType::a2a},
 };
+
+TrainOptions options_of(const Layout& layout) {
+  return {.sequence_parallel = layout.sequence_parallel, .cp_comm_type = layout.cp_comm_type};
+}
 
 InitializeArgs args_of(const Layout& layout) {
   return {.tensor_model_parallel_size = layout.tp, .context_parallel_size = layout.cp, .ddp_timeout = 300};
@@ -72,7 +85,9 @@ class TrainedLikePyTorch : public ::testing::TestWithParam<Layout> {
   static constexpr size_t kShort = 6;
 
   static TrainOptions options() {
-    return {.sequence_parallel = GetParam().sequence_parallel, .bits_after_step = kShort};
+    TrainOptions given = options_of(GetParam());
+    given.bits_after_step = kShort;
+    return given;
   }
   // The first steps with |options| must be bitwise identical to |whole|.
   static void expect_same_bits(TrainGolden golden, ParallelContext& job, const TrainOptions& options,
@@ -91,9 +106,8 @@ class TrainedLikePyTorch : public ::testing::TestWithParam<Layout> {
 
 TEST_P(TrainedLikePyTorch, WithFullBatches) {
   const TrainGolden golden("full_batch");
-  expect_training(GetParam(), [&](ParallelContext& job) {
-    expect_like(train_like(golden, job, {.sequence_parallel = GetParam().sequence_parallel}), golden);
-  });
+  expect_training(GetParam(),
+                  [&](ParallelContext& job) { expect_like(train_like(golden, job, options_of(GetParam())), golden); });
 }
 
 // Micro-batches with few and with many counted tokens; all ways to reduce and to update are bitwise identical.
@@ -119,6 +133,19 @@ TEST_P(TrainedLikePyTorch, WithTheDistributedOptimizerAndOffload) {
     way.ddp = ddp_options(true, false);
     way.offload = 0.6;
     expect_same_bits(golden, job, way, overlapped);
+  });
+}
+
+TEST_P(TrainedLikePyTorch, WithTheSameBitsIfLayerInputsAreOnTheHost) {
+  const TrainGolden golden("accumulate");
+  expect_training(GetParam(), [&](ParallelContext& job) {
+    TrainGolden part = golden;
+    part.lr.resize(kShort);
+    TrainOptions way = options();
+    way.recompute = {.granularity = RecomputeGranularity::full};
+    const TrainRecord recomputed = train_like(part, job, way);
+    way.offload_activations = {.cpu_offloading = true};
+    expect_same_bits(golden, job, way, recomputed);
   });
 }
 
@@ -181,6 +208,26 @@ INSTANTIATE_TEST_SUITE_P(Layouts, TrainedInAPipeline, ::testing::ValuesIn(kPipel
 
 INSTANTIATE_TEST_SUITE_P(Layouts, TrainedLikePyTorch, ::testing::ValuesIn(kLayouts),
                          [](const auto& test) { return std::string(test.param.name); });
+
+// Weights get a gradient of every tile, which may be deferred; buckets are reduced after the last one.
+TEST(TrainedInTiles, IsLikePyTorchWithShardsAndWithDeferredGradients) {
+  const TrainGolden golden("accumulate");
+  const auto tiled = [](TrainOptions options) {
+    options.mlp_tiles = 3;
+    options.ddp = ddp_options(true, true);
+    return options;
+  };
+  expect_training(kLayouts[5], [&](ParallelContext& job) {
+    expect_like(train_like(golden, job, tiled(options_of(kLayouts[5]))), golden);
+  });
+  const InitializeArgs pipeline{
+      .pipeline_model_parallel_size = 2, .virtual_pipeline_model_parallel_size = 2, .ddp_timeout = 300};
+  expect_job(2, pipeline, [&](ParallelContext& job) {
+    TrainOptions options = tiled({});
+    options.schedule = "zb-v";
+    expect_like(train_like(golden, job, options), golden);
+  });
+}
 
 // Weights, activations and transfers in bf16; gradients and main weights in fp32. A few steps: bf16 is slow on a cpu
 // without support for it.

@@ -34,6 +34,8 @@ struct Family {
   // transformers' class for classifying sequences, which reward models are. Null: |architecture| with that end; empty:
   // there is none.
   const char* scoring_architecture = nullptr;
+  // The vision tower of the model with images, and the rope on three axes of its text model. Null: neither is known.
+  const VisionDefaults* vision = nullptr;
 };
 
 // The values that transformers uses if the file has none.

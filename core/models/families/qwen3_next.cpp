@@ -77,6 +77,13 @@ void describe_qwen3_5_moe(const ConfigReader& read, ModelConfig& model) {
   read_shared_expert(read, model);
 }
 
+const VisionDefaults kQwen35Vision{.kind = TowerKind::qwen3,
+                                   .times = FrameTimes::separate,
+                                   .image_token = 248056,
+                                   .video_token = 248057,
+                                   .mrope_section = {11, 11, 10},
+                                   .mrope_interleaved = true};
+
 }  // namespace
 
 extern const Family kQwen3Next;
@@ -93,7 +100,8 @@ const Family kQwen35{.model_type = "qwen3_5_text",
                      .whole_architecture = "Qwen3_5ForConditionalGeneration",
                      .text_defaults = R"({"vocab_size": 248320, "num_attention_heads": 16, "hidden_size": 4096,
                          "intermediate_size": 12288, "num_hidden_layers": 32, "max_position_embeddings": 32768})",
-                     .scoring_architecture = "Qwen3_5TextForSequenceClassification"};
+                     .scoring_architecture = "Qwen3_5TextForSequenceClassification",
+                     .vision = &kQwen35Vision};
 
 extern const Family kQwen35Moe;
 const Family kQwen35Moe{.model_type = "qwen3_5_moe_text",
@@ -107,6 +115,7 @@ const Family kQwen35Moe{.model_type = "qwen3_5_moe_text",
                         .whole_architecture = "Qwen3_5MoeForConditionalGeneration",
                         .text_defaults = R"({"vocab_size": 248320, "num_attention_heads": 16, "hidden_size": 2048,
                             "moe_intermediate_size": 512, "num_hidden_layers": 40, "max_position_embeddings": 32768})",
-                        .scoring_architecture = ""};
+                        .scoring_architecture = "",
+                        .vision = &kQwen35Vision};
 
 }  // namespace concord

@@ -18,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from largest import largest
+from small_data import write_rows
 
 STEPS, LEG, BOUND = 12, 4, 2e-5
 MODEL = Path(__file__).parents[2] / "golden/hf/qwen2-tiny"
@@ -51,10 +52,7 @@ def main():
         second += ["--tensor_model_parallel_size", "2"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = folder / "data.jsonl"
-        with data.open("w") as file:
-            for i in range(256):
-                file.write(json.dumps({"input_ids": [(i * i * 31 + t * 7) % 300 for t in range(32)]}) + "\n")
+        data = write_rows(folder)
         whole = train(arguments.program, "cpu", first, data, folder / "whole")
         there = train(arguments.program, arguments.platform, second, data, folder / "there",
                       folder / "whole" / f"checkpoint-{LEG}")
