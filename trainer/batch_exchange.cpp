@@ -35,6 +35,34 @@ class Reader {
   size_t next_ = 0;
 };
 
+void append_media(const MicroBatch& batch, std::vector<int64_t>* numbers) {
+  const MediaList& media = batch.media;
+  for (const MediaGrids* grids : {&media.images, &media.videos}) {
+    numbers->push_back(std::ssize(*grids));
+    for (const MediaGrid& grid : *grids) numbers->insert(numbers->end(), {grid.frames, grid.rows, grid.columns});
+  }
+  numbers->push_back(std::ssize(media.seconds_per_group));
+  for (const double seconds : media.seconds_per_group) numbers->push_back(std::bit_cast<int64_t>(seconds));
+  if (!batch.pixel_values.defined()) return;
+  const at::Tensor bits = batch.pixel_values.contiguous().view(at::kInt);
+  numbers->push_back(bits.size(1));
+  append(bits.to(at::kLong), numbers);
+}
+
+void read_media(Reader* reader, MicroBatch* batch) {
+  int64_t patches = 0;
+  for (MediaGrids* grids : {&batch->media.images, &batch->media.videos}) {
+    for (int64_t left = reader->number(); left > 0; --left) {
+      const std::vector<int64_t> sides = reader->list(3);
+      patches += grids->emplace_back(MediaGrid{sides[0], sides[1], sides[2]}).patches();
+    }
+  }
+  for (const int64_t seconds : reader->list(reader->number())) {
+    batch->media.seconds_per_group.push_back(std::bit_cast<double>(seconds));
+  }
+  if (patches > 0) batch->pixel_values = reader->tensor(patches, reader->number()).to(at::kInt).view(at::kFloat);
+}
+
 // What the next rank of |group| sends while this one sends to the one before.
 at::Tensor shifted(ProcessGroup& group, const at::Tensor& own, int64_t size) {
   const at::Tensor received = at::empty({size}, own.options());
@@ -60,6 +88,7 @@ std::vector<int64_t> to_numbers(const StepInputs& inputs) {
     append(batch.input_ids, &numbers);
     append(batch.labels, &numbers);
     if (batch.position_ids.defined()) append(batch.position_ids, &numbers);
+    append_media(batch, &numbers);
   }
   for (const RngState& each : inputs.rng) {
     for (const uint64_t part : {each.state.key, each.state.subsequence, each.state.offset}) {
@@ -85,6 +114,7 @@ StepInputs from_numbers(const std::vector<int64_t>& numbers, const std::vector<R
     batch.input_ids = reader.tensor(rows, columns);
     batch.labels = reader.tensor(rows, columns);
     if (has_positions) batch.position_ids = reader.tensor(rows, columns);
+    read_media(&reader, &batch);
   }
   for (const RngState& each : names) {
     const std::vector<int64_t> parts = reader.list(3);

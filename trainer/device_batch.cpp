@@ -17,6 +17,7 @@ std::vector<MicroBatch> to_device(const std::vector<MicroBatch>& batches, c10::D
   for (MicroBatch& batch : moved) {
     batch.input_ids = batch.input_ids.to(device);
     batch.labels = batch.labels.to(device);  // not position_ids: the model reads their values before moving them
+    if (batch.pixel_values.defined()) batch.pixel_values = batch.pixel_values.to(device);
   }
   return moved;
 }
@@ -43,6 +44,7 @@ class BatchCopies::Impl {
     for (MicroBatch& batch : moved) {
       batch.input_ids = enqueue(batch.input_ids, buffer++);
       batch.labels = enqueue(batch.labels, buffer++);  // not position_ids, as above
+      batch.pixel_values = enqueue(batch.pixel_values, buffer++);
     }
     sets_[current_].copied.record(torch_stream(platform_device_));
     return moved;

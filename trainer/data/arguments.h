@@ -9,6 +9,7 @@
 
 #include "core/base/enum_names.h"
 #include "trainer/data/batch_ramp.h"
+#include "trainer/data/media/media_settings.h"
 #include "trainer/data/text/dataset_info.h"
 
 namespace concord {
@@ -43,6 +44,8 @@ struct DataArguments {
   // (trainer/data/text/tokenizer.h). Empty: no tokenizer, and text is rejected. Files of ids need none.
   std::string tokenizer = "byte";
   std::string chat_template = {};  // a Jinja file for conversations; empty: the tokenizer's own
+
+  MediaSettings media = {};  // how conversations with images and videos are converted, in the token cache
 
   // Megatron data and text are split into samples of this many tokens. For other data it is the maximum length of a
   // sample, 0 for any length.

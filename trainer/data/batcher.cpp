@@ -73,6 +73,7 @@ TokenBatch pad_samples(const std::vector<Sample>& samples, int64_t rows, const D
     batch.ids.resize((row + 1) * columns, arguments.pad_id);
     batch.labels.insert(batch.labels.end(), samples[row].labels.begin(), samples[row].labels.end());
     batch.labels.resize((row + 1) * columns, kIgnoredToken);
+    batch.media.append(samples[row].media);
   }
   batch.ids.resize(tokens, arguments.pad_id);
   batch.labels.resize(tokens, kIgnoredToken);
@@ -249,6 +250,10 @@ BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row, int64_t b
       const int64_t length = source_->length(epoch.order.at(place) * group_ + i);
       contents.tokens += length;
       contents.squared_lengths += static_cast<double>(length) * static_cast<double>(length);
+      for (const int64_t patches : source_->media_patches(epoch.order.at(place) * group_ + i)) {
+        contents.patches += patches;
+        contents.squared_patches += static_cast<double>(patches) * static_cast<double>(patches);
+      }
     }
   };
   for (int64_t row = first_row; row < std::min(first_row + batch_rows, rows(epoch)); ++row) {

@@ -90,7 +90,9 @@ TokenBatch pack_samples(std::span<const Sample> samples, int64_t multiple, int64
     std::iota(batch.position_ids.begin() + batch.columns, batch.position_ids.end(), 0);
     batch.cu_seqlens.push_back(end);
     batch.columns = end;
+    batch.media.append(sample.media);
   }
+  if (!batch.media.empty()) batch.position_ids.clear();  // the model places image tokens on grids
   return batch;
 }
 

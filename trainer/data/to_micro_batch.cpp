@@ -16,6 +16,20 @@ at::Tensor tensor_of(std::vector<int64_t>&& values, int64_t rows, int64_t column
   return at::from_blob(owner->data(), {rows, columns}, [owner](void*) {}, at::TensorOptions(at::kLong));
 }
 
+void add_media(BatchMedia&& media, MicroBatch* batch) {
+  int64_t patches = 0;
+  for (const MediaGrids* grids : {&media.images, &media.videos}) {
+    for (const MediaGrid& grid : *grids) patches += grid.patches();
+  }
+  batch->media.images = std::move(media.images);
+  batch->media.videos = std::move(media.videos);
+  batch->media.seconds_per_group = std::move(media.seconds_per_group);
+  auto owner = std::make_shared<std::vector<float>>(std::move(media.image_pixels));
+  owner->insert(owner->end(), media.video_pixels.begin(), media.video_pixels.end());
+  const auto all = static_cast<int64_t>(owner->size());
+  batch->pixel_values = at::from_blob(owner->data(), {patches, all / patches}, [owner](void*) {}, at::kFloat);
+}
+
 }  // namespace
 
 MicroBatch to_micro_batch(TokenBatch&& batch) {
@@ -26,6 +40,7 @@ MicroBatch to_micro_batch(TokenBatch&& batch) {
   result.cu_seqlens = std::move(batch.cu_seqlens);
   result.pairs = std::move(batch.samples);
   result.margins = std::move(batch.margins);
+  if (!batch.media.empty()) add_media(std::move(batch.media), &result);
   return result;
 }
 

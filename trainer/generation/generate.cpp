@@ -15,6 +15,7 @@
 #include "core/base/config_error.h"
 #include "core/parallel/async_collectives.h"
 #include "core/pipeline/decoder.h"
+#include "trainer/data/to_micro_batch.h"
 
 namespace concord {
 namespace {
@@ -70,6 +71,15 @@ class Batch {
     decoder_.emplace(models, job, static_cast<int64_t>(prompts.size()),
                      std::min(longest_ + options.max_new_tokens, positions));
     tokens_ = padded(prompts);
+  }
+
+  void add_media(std::span<const BatchMedia> media) {
+    TokenBatch all;
+    for (const BatchMedia& each : media) all.media.append(each);
+    const MicroBatch batch = to_micro_batch(std::move(all));
+    if (!batch.pixel_values.defined()) return;
+    tokens_.pixel_values = on_device(batch.pixel_values);
+    tokens_.media = batch.media;
   }
 
   std::vector<Generated> run(const std::vector<int64_t>& ends, const OnToken& on_token) {
@@ -154,7 +164,7 @@ class Batch {
 
 std::vector<Generated> generate(VirtualModels& models, const std::vector<std::vector<int64_t>>& prompts,
                                 const std::vector<int64_t>& ends, const GenerateOptions& options, ParallelContext& job,
-                                const OnToken& on_token) {
+                                const OnToken& on_token, const std::vector<BatchMedia>& media) {
   check_sampling(options.sampling);
   if (options.max_new_tokens < 1 || options.batch_size < 1) {
     throw ConfigError(fmt::format("max_new_tokens is {} and batch_size {}; both must be >= 1", options.max_new_tokens,
@@ -165,6 +175,7 @@ std::vector<Generated> generate(VirtualModels& models, const std::vector<std::ve
   for (size_t first = 0; first < prompts.size(); first += static_cast<size_t>(options.batch_size)) {
     const size_t rows = std::min(static_cast<size_t>(options.batch_size), prompts.size() - first);
     Batch batch(models, Prompts(prompts).subspan(first, rows), first, options, job);
+    if (!media.empty()) batch.add_media(std::span(media).subspan(first, rows));
     std::ranges::move(batch.run(ends, on_token), std::back_inserter(results));
   }
   return results;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "core/mesh/initialize_args.h"
 #include "trainer/generation/sampling.h"
@@ -16,13 +17,15 @@ struct GenerateOptions {
 };
 
 struct GenerateArguments {
-  std::string model;      // an HF folder, or a checkpoint
-  std::string adapter;    // a folder with an adapter for it; empty: none
-  std::string prompt;     // one of the two
-  std::string prompts;    // a .txt or .jsonl file
-  std::string tokenizer;  // empty: the model's
-  std::string dtype;      // empty: the config's
-  std::string layout;     // pipeline_model_parallel_layout
+  std::string model;                     // an HF folder, or a checkpoint
+  std::string adapter;                   // a folder with an adapter for it; empty: none
+  std::string prompt;                    // one of the two
+  std::string prompts;                   // a .txt or .jsonl file
+  std::vector<std::string> images = {};  // files of |prompt|
+  std::vector<std::string> videos = {};  // after the images
+  std::string tokenizer;                 // empty: the model's
+  std::string dtype;                     // empty: the config's
+  std::string layout;                    // pipeline_model_parallel_layout
   GenerateOptions options;
   InitializeArgs sizes;
   bool chat = false;

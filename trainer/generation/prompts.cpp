@@ -8,6 +8,7 @@
 #include "core/base/files/input_file.h"
 #include "core/base/parse_json.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/media/media_file.h"
 #include "trainer/data/text/text_reader.h"
 
 namespace concord {
@@ -27,7 +28,7 @@ Prompt parse_prompt(std::string_view line, bool chat, const std::string& place) 
   }
   JsonRecord read = parse_json_record(line, place);
   if (read.kind == JsonRecord::Kind::kTokens) return {Prompt::Kind::ids, "", std::move(read.tokens.ids)};
-  return {Prompt::Kind::chat, std::move(read.text)};
+  return {.kind = Prompt::Kind::chat, .text = std::move(read.text), .ids = {}, .media = std::move(read.media)};
 }
 
 std::vector<int64_t> eos_of(const std::filesystem::path& file) {
@@ -48,10 +49,23 @@ bool ends_within_character(const std::string& text) { return text.ends_with("\xE
 
 }  // namespace
 
-Prompt make_prompt(const std::string& text, bool chat) {
+Prompt make_prompt(const std::string& text, bool chat, const std::vector<std::string>& images,
+                   const std::vector<std::string>& videos) {
+  if (!chat && !(images.empty() && videos.empty()))
+    throw ConfigError("images and videos are part of a message; add --chat");
   if (!chat) return {Prompt::Kind::text, text};
-  const json message = {{"role", "user"}, {"content", text}};
-  return {Prompt::Kind::chat, json{{"messages", json::array({message})}}.dump()};
+  Prompt prompt{.kind = Prompt::Kind::chat, .text = {}};
+  json content = json::array();
+  for (const auto& [type, files] : {std::pair{"image", &images}, std::pair{"video", &videos}}) {
+    for (const std::string& file : *files) {
+      content.push_back({{"type", type}});
+      prompt.media.push_back({.is_video = files == &videos, .value = json(file).dump()});
+    }
+  }
+  content.push_back({{"type", "text"}, {"text", text}});
+  if (prompt.media.empty()) content = text;
+  prompt.text = json{{"messages", json::array({{{"role", "user"}, {"content", content}}})}}.dump();
+  return prompt;
 }
 
 std::vector<Prompt> read_prompts(const std::string& path, bool chat) {
@@ -67,7 +81,9 @@ std::vector<Prompt> read_prompts(const std::string& path, bool chat) {
   return prompts;
 }
 
-std::vector<std::vector<int64_t>> encode_prompts(const std::vector<Prompt>& prompts, Tokenizer* tokenizer) {
+namespace {
+
+std::vector<std::vector<int64_t>> encode_texts(const std::vector<Prompt>& prompts, Tokenizer* tokenizer) {
   std::vector<std::vector<int64_t>> encoded;
   for (const Prompt& prompt : prompts) {
     if (prompt.kind == Prompt::Kind::ids) {
@@ -89,6 +105,33 @@ std::vector<std::vector<int64_t>> encode_prompts(const std::vector<Prompt>& prom
     }
   }
   return encoded;
+}
+
+}  // namespace
+
+std::vector<std::vector<int64_t>> encode_prompts(const std::vector<Prompt>& prompts, Tokenizer* tokenizer) {
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].media.empty()) continue;
+    throw ConfigError(fmt::format("prompt {} has images or videos, which only concord generate supports", i + 1));
+  }
+  return encode_texts(prompts, tokenizer);
+}
+
+std::vector<std::vector<int64_t>> encode_prompts(const std::vector<Prompt>& prompts, Tokenizer* tokenizer,
+                                                 MediaProcessor& processor, std::vector<BatchMedia>* media) {
+  std::vector<Prompt> texts = prompts;
+  media->assign(prompts.size(), {});
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    if (prompts[i].media.empty()) continue;
+    try {
+      const MediaProcessor::Converted made = processor.convert(prompts[i].media, "");
+      texts[i].text = with_media_texts(std::move(texts[i].text), made.texts);
+      (*media)[i] = to_batch_media(made.media, processor.format());
+    } catch (const ConfigError& error) {
+      throw ConfigError(fmt::format("prompt {}: {}", i + 1, error.what()));
+    }
+  }
+  return encode_texts(texts, tokenizer);
 }
 
 std::vector<int64_t> end_tokens(const std::string& folder, const Tokenizer* tokenizer) {

@@ -21,10 +21,12 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/input_file.h"
+#include "core/base/quoted.h"
 #include "core/base/stable_hash.h"
 #include "core/base/threads.h"
 #include "platform/base/thread_safety.hpp"
 #include "platform/base/unique_fd.hpp"
+#include "trainer/data/build/build_media.h"
 #include "trainer/data/build/build_shards.h"
 #include "trainer/data/build/output_file.h"
 #include "trainer/data/data_files.h"
@@ -41,7 +43,7 @@ namespace fs = std::filesystem;
 constexpr const char* kWorkFolder = ".build";
 constexpr const char* kPublishing = "/publishing";  // a file in the folder
 constexpr std::string_view kPlanTitle = "concord data build";
-constexpr int kFormat = 3;  // format of the folder; part of the plan
+constexpr int kFormat = 4;  // format of the folder; part of the plan
 constexpr auto kReportEvery = std::chrono::milliseconds(500);
 
 // Returns a hash of the given chat template, or of the files that may contain the tokenizer's own.
@@ -63,12 +65,25 @@ std::string plan_of(const BuildArguments& arguments, const std::vector<std::stri
                                  arguments.append_eod, arguments.shard_bytes, tokenizer.name());
   if (arguments.tokenizer != "byte") plan += fmt::format(", {:016x}", stable_hash(MappedFile(tokenizer.name()).text()));
   if (arguments.dataset) plan += "\ndata set " + arguments.dataset->text();
+  if (const MediaSettings& media = arguments.media; !media.processor.empty()) {
+    plan += fmt::format(
+        "\nimages {:016x}, from {}, {} to {} pixels, videos {} to {}, {} per second, at most {}, bad ones are {}, {} "
+        "bytes a shard",
+        stable_hash(media_processor_text(media.processor)), quoted(media.media_dir), media.image_min_pixels,
+        media.image_max_pixels, media.video_min_pixels, media.video_max_pixels, media.video_fps, media.video_maxlen,
+        media.skip_bad_images ? "left out" : "refused", arguments.media_shard_bytes);
+  }
   for (const std::string& path : inputs) {
     const InputFile file(path);  // throws if it cannot be read
     plan += fmt::format("\ninput {}, {} bytes, changed {}", fs::absolute(path).string(), file.size(),
                         fs::last_write_time(path).time_since_epoch().count());
   }
   return plan + "\n";
+}
+
+int64_t shard_bytes_of(const BuildArguments& arguments) {
+  if (arguments.media.processor.empty()) return arguments.shard_bytes;
+  return std::min(arguments.shard_bytes, kMediaPieceBytes);
 }
 
 std::vector<std::string> input_files(const BuildArguments& arguments) {
@@ -97,6 +112,7 @@ class WorkFolder {
     take_over(output, plan, overwrite);
   }
 
+  const std::string& path() const { return path_; }
   std::string lines_of(size_t input) const { return fmt::format("{}/input-{:06}.jsonl", path_, input); }
   std::string shard(size_t number) const { return fmt::format("{}/shard-{:06}", path_, number); }
   // Removes the files that identify the folder last, so that a build that is killed here can continue.
@@ -161,20 +177,19 @@ class WorkFolder {
 class Build {
  public:
   Build(const BuildArguments& arguments, const std::function<void(const BuildProgress&)>& report)
-      : arguments_(arguments),
-        report_(report),
-        tokenizer_(make_tokenizer(arguments.tokenizer, arguments.chat_template)) {
-    if (arguments_.append_eod && !arguments_.sft && !tokenizer_->end_of_document()) {
+      : arguments_(arguments), report_(report), tools_(make_tools(arguments)) {
+    const Tokenizer& tokenizer = *tools_.tokenizer;
+    if (arguments_.append_eod && !arguments_.sft && !tokenizer.end_of_document()) {
       throw ConfigError(
-          fmt::format("the tokenizer {} has no end-of-document token; use --append_eod false", tokenizer_->name()));
+          fmt::format("the tokenizer {} has no end-of-document token; use --append_eod false", tokenizer.name()));
     }
     const std::vector<std::string> files = input_files(arguments_);
     folder_ =
-        std::make_unique<WorkFolder>(arguments_.output, plan_of(arguments_, files, *tokenizer_), arguments_.overwrite);
+        std::make_unique<WorkFolder>(arguments_.output, plan_of(arguments_, files, tokenizer), arguments_.overwrite);
     write_lines_of_records(files);
     for (size_t i = 0; i < files.size(); ++i)
       inputs_.emplace_back(is_record_file(files[i]) ? folder_->lines_of(i) : files[i], files[i]);
-    shards_ = cut_into_shards(inputs_, arguments_.shard_bytes);
+    shards_ = cut_into_shards(inputs_, shard_bytes_of(arguments_));
     if (shards_.empty()) {
       folder_->remove();
       throw ConfigError(fmt::format("{}: file is empty", arguments_.inputs.front()));
@@ -184,21 +199,42 @@ class Build {
   }
 
   BuildProgress run() {
-    find_missing();
-    run_workers();
-    if (progress_.documents == 0)
-      throw ConfigError(fmt::format("{}: contains no documents", arguments_.inputs.front()));
     std::vector<std::string> names;
     for (size_t i = 0; i < shards_.size(); ++i) names.push_back(folder_->shard(i));
-    folder_->begin_publishing();
-    write_tokenizer_files(arguments_.output,
-                          tokenizer_files(arguments_.tokenizer));  // the index is renamed into place last
-    join_shards(arguments_, names, *tokenizer_);
+    if (arguments_.media.processor.empty()) {
+      build_all();
+      begin_publishing();
+      join_shards(arguments_, names, *tools_.tokenizer);
+    } else {
+      join_media(MediaJoin(folder_->path(), names));
+    }
     folder_->remove();
     return progress_;
   }
 
  private:
+  void build_all() {
+    find_missing();
+    run_workers();
+    if (progress_.documents == 0)
+      throw ConfigError(fmt::format("{}: contains no documents", arguments_.inputs.front()));
+  }
+
+  // The data itself is renamed into place last.
+  void begin_publishing() const {
+    folder_->begin_publishing();
+    write_tokenizer_files(arguments_.output, tokenizer_files(arguments_.tokenizer));
+  }
+
+  void join_media(MediaJoin join) {
+    if (!join.has_begun()) build_all();
+    const ShardCounts counts = join.run(arguments_.media_shard_bytes, most_workers());
+    progress_.documents = counts.documents;
+    progress_.tokens = counts.tokens;
+    begin_publishing();
+    join.publish(arguments_.output);
+  }
+
   int64_t most_workers() const {
     const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
     return arguments_.workers > 0 ? arguments_.workers : cores;
@@ -252,16 +288,16 @@ class Build {
   }
 
   void work(size_t worker) {
-    std::unique_ptr<Tokenizer> own;
+    ShardTools own;
     while (!stop_) {
       const size_t next = next_++;
       if (next >= missing_.size()) break;
       const size_t number = missing_[next];
       try {
-        if (worker > 0 && own == nullptr) own = make_tokenizer(arguments_.tokenizer, arguments_.chat_template);
-        Tokenizer& tokenizer = worker > 0 ? *own : *tokenizer_;
+        if (worker > 0 && own.tokenizer == nullptr) own = make_tools(arguments_);
+        const ShardTools& tools = worker > 0 ? own : tools_;
         const ShardCounts counts =
-            build_shard(arguments_, inputs_[shards_[number].input], shards_[number], tokenizer, folder_->shard(number));
+            build_shard(arguments_, inputs_[shards_[number].input], shards_[number], tools, folder_->shard(number));
         const std::lock_guard lock(mutex_);
         finished(number, counts);
       } catch (...) {
@@ -285,7 +321,7 @@ class Build {
 
   const BuildArguments& arguments_;
   const std::function<void(const BuildProgress&)>& report_;
-  std::unique_ptr<Tokenizer> tokenizer_;  // used by the first worker
+  ShardTools tools_;  // used by the first worker
   std::deque<BuildInput> inputs_;
   std::vector<BuildShard> shards_;
   std::unique_ptr<WorkFolder> folder_;
@@ -299,6 +335,16 @@ class Build {
   size_t running_ CONCORD_GUARDED_BY(mutex_) = 0;
 };
 
+void check_output_name(const BuildArguments& arguments) {
+  const bool has_media = !arguments.media.processor.empty(), is_lines = arguments.output.ends_with(".jsonl");
+  if (has_media && !arguments.sft) throw ConfigError("--images needs --sft: only conversations have images");
+  if (has_media ? !is_lines && !arguments.output.ends_with(".safetensors") : arguments.sft == is_lines) return;
+  throw ConfigError(fmt::format("--output is {}; {}", arguments.output,
+                                has_media       ? "with --images it must be the name of a folder for .safetensors files"
+                                : arguments.sft ? "with --sft it must be a file name that ends in .jsonl"
+                                                : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
+}
+
 void check(const BuildArguments& arguments) {
   if (arguments.inputs.empty()) throw ConfigError("no input; give --input FILE.txt or FILE.jsonl");
   if (arguments.output.empty()) throw ConfigError("no output; give --output PREFIX");
@@ -306,18 +352,21 @@ void check(const BuildArguments& arguments) {
     throw ConfigError(fmt::format("--workers is {}; must be >= 1, or 0 for one per core", arguments.workers));
   if (arguments.shard_bytes < 1)
     throw ConfigError(fmt::format("--shard_bytes is {}; must be >= 1", arguments.shard_bytes));
-  if (arguments.sft != arguments.output.ends_with(".jsonl")) {
-    throw ConfigError(fmt::format("--output is {}; {}", arguments.output,
-                                  arguments.sft ? "with --sft it must be a file name that ends in .jsonl"
-                                                : "it must be a prefix for .bin and .idx (only --sft writes .jsonl)"));
-  }
+  if (arguments.media_shard_bytes < 1)
+    throw ConfigError(fmt::format("--max_shard_bytes is {}; must be >= 1", arguments.media_shard_bytes));
+  check_output_name(arguments);
   // A build that was killed after its last rename has left its folder: it continues, to remove it. Before that, a file
   // with the output's name belongs to the user.
   const bool goes_on = fs::exists(arguments.output + kWorkFolder + kPublishing);
   OutputRules rules{.overwrite = arguments.overwrite || goes_on, .inputs = input_files(arguments), .in_live_run = true};
   if (arguments.tokenizer != "byte") rules.inputs.push_back(arguments.tokenizer);
   if (!arguments.chat_template.empty()) rules.inputs.push_back(arguments.chat_template);
-  check_data_output(arguments.output, rules);
+  if (arguments.media.processor.empty()) {
+    check_data_output(arguments.output, rules);
+  } else {
+    check_media_output(arguments.output, rules);
+    check_tokenizer_folder(arguments.output, rules);
+  }
   check_replaced_folder("--output", arguments.output + kWorkFolder, rules);
 }
 

@@ -1,4 +1,5 @@
-// `concord data build`: converts text or JSONL to a Megatron .bin/.idx pair, or conversations to samples.
+// `concord data build`: converts text or JSONL to a Megatron .bin/.idx pair, or conversations to samples, with images
+// and videos to a folder of shards (build_media.h).
 //
 // The input is split into shards at document boundaries, by its bytes alone. Workers tokenize each shard into its own
 // files in OUTPUT.build/, which are renamed when they are complete; at the end they are concatenated. So a build that
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "core/base/files/output_check.h"
+#include "trainer/data/media/media_settings.h"
 #include "trainer/data/text/dataset_info.h"
 
 namespace concord {
@@ -23,15 +25,18 @@ struct BuildArguments {
   // are first converted to lines in OUTPUT.build/.
   std::vector<std::string> inputs = {};
   std::optional<DatasetInfo> dataset = {};  // column names of the records; nullopt: those of parse_json_record
-  std::string output = {};                  // the prefix; with sft the .jsonl
+  std::string output = {};                  // the prefix; with sft the .jsonl; with media the folder
   std::string tokenizer = "byte";           // or a tokenizer.json (trainer/data/text/tokenizer_process.h)
   bool append_eod = true;                   // append the tokenizer's end-of-document token to each document
   bool sft =
       false;  // convert lines with "messages" to "input_ids" and "labels"; the loss covers the assistant's messages
-  std::string chat_template = {};           // a Jinja file; empty: the tokenizer's own
-  int64_t workers = 0;                      // 0: one per core
-  int64_t shard_bytes = int64_t{16} << 20;  // approximate input bytes per shard
-  bool overwrite = false;                   // replace an existing output, or a build with other settings
+  MediaSettings media = {};        // a processor: conversations may have images and videos; needs sft
+  std::string chat_template = {};  // a Jinja file; empty: the tokenizer's own
+  int64_t workers = 0;             // 0: one per core
+  // Approximate input bytes per shard; with media at most kMediaPieceBytes, which grow when they are converted.
+  int64_t shard_bytes = int64_t{16} << 20;
+  int64_t media_shard_bytes = int64_t{1} << 30;  // most bytes of a shard of the output with media, or one sample
+  bool overwrite = false;                        // replace an existing output, or a build with other settings
 };
 
 struct BuildProgress {

@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "core/base/config_error.h"
+#include "trainer/data/build/build_media.h"
 #include "trainer/data/build/output_file.h"
+#include "trainer/data/media/media_file.h"
 #include "trainer/data/sources/indexed_dataset.h"
 #include "trainer/data/text/pair_reader.h"
 #include "trainer/data/text/text_reader.h"
@@ -134,6 +136,9 @@ ShardCounts build_conversations(const BuildArguments& arguments, const BuildInpu
       samples.finish();
       return write(sample_line(record.tokens), record.tokens.ids.size());
     }
+    if (!record.media.empty()) {
+      fail(number, "has images or videos; use --images, with the folder of the model as --tokenizer");
+    }
     const bool is_pair = record.kind == JsonRecord::Kind::kPair;
     if (!is_pair && record.kind != JsonRecord::Kind::kSample) {
       fail(number, fmt::format("has \"{}\"; --sft needs conversations, prompts with completions, or pairs",
@@ -155,6 +160,12 @@ ShardCounts build_conversations(const BuildArguments& arguments, const BuildInpu
 
 }  // namespace
 
+ShardTools make_tools(const BuildArguments& arguments) {
+  ShardTools tools{.tokenizer = make_tokenizer(arguments.tokenizer, arguments.chat_template), .media = nullptr};
+  if (!arguments.media.processor.empty()) tools.media = std::make_unique<MediaProcessor>(arguments.media);
+  return tools;
+}
+
 std::vector<BuildShard> cut_into_shards(const std::deque<BuildInput>& inputs, int64_t shard_bytes) {
   std::vector<BuildShard> shards;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -169,14 +180,19 @@ std::vector<BuildShard> cut_into_shards(const std::deque<BuildInput>& inputs, in
 }
 
 ShardCounts build_shard(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
-                        Tokenizer& tokenizer, const std::string& name) {
-  return (arguments.sft ? build_conversations : build_documents)(arguments, input, shard, tokenizer, name);
+                        const ShardTools& tools, const std::string& name) {
+  if (tools.media) return build_media_piece(arguments, input, shard, *tools.tokenizer, *tools.media, name);
+  return (arguments.sft ? build_conversations : build_documents)(arguments, input, shard, *tools.tokenizer, name);
 }
 
 ShardCounts count_shard(const BuildArguments& arguments, const std::string& name) {
   if (!arguments.sft) {
     const IndexedDataset data(name);
     return {data.documents(), data.tokens()};
+  }
+  if (!arguments.media.processor.empty()) {
+    const MediaFile file(name + ".safetensors");
+    return {file.samples() / (file.has_pairs() ? 2 : 1), file.tokens()};
   }
   ShardCounts counts;
   const MappedFile file(name + ".jsonl");

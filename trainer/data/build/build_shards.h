@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "trainer/data/build/build.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/media/media_processor.h"
 #include "trainer/data/text/tokenizer.h"
 
 namespace concord {
@@ -26,6 +28,15 @@ struct BuildShard {
   int64_t end = 0;
 };
 
+inline constexpr int64_t kMediaPieceBytes = 64 << 10;
+
+// Tools of one worker.
+struct ShardTools {
+  std::unique_ptr<Tokenizer> tokenizer;
+  std::unique_ptr<MediaProcessor> media;  // null: none
+};
+ShardTools make_tools(const BuildArguments& arguments);
+
 // Pure: depends only on the inputs and |shard_bytes|.
 std::vector<BuildShard> cut_into_shards(const std::deque<BuildInput>& inputs, int64_t shard_bytes);
 
@@ -34,15 +45,15 @@ struct ShardCounts {
   int64_t tokens = 0;
 };
 
-// Writes |name|.bin and .idx, with sft |name|.jsonl, which appear when complete. Throws ConfigError, with file and
-// line, for invalid input.
+// Writes |name|.bin and .idx, with sft |name|.jsonl, with media |name|.safetensors, which appear when complete. Throws
+// ConfigError, with file and line, for invalid input.
 ShardCounts build_shard(const BuildArguments& arguments, const BuildInput& input, const BuildShard& shard,
-                        Tokenizer& tokenizer, const std::string& name);
+                        const ShardTools& tools, const std::string& name);
 
 // Returns the counts of a complete shard; throws ConfigError if it is incomplete.
 ShardCounts count_shard(const BuildArguments& arguments, const std::string& name);
 
-// Concatenates the shards |names| to arguments.output.
+// Concatenates the shards |names|, which are not those of media, to arguments.output.
 void join_shards(const BuildArguments& arguments, const std::vector<std::string>& names, const Tokenizer& tokenizer);
 
 }  // namespace concord

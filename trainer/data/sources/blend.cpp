@@ -63,6 +63,7 @@ class BlendedSource : public SampleSource {
                 const std::vector<double>& weights, const DataArguments& arguments)
       : sources_(std::move(sources)), order_(std::move(order)), weights_(weights), arguments_(arguments) {
     for (const auto& source : sources_) name_ += (name_.empty() ? "" : ", ") + source->name();
+    for (const auto& source : sources_) check_media(*source);
   }
 
   int64_t size() const override { return static_cast<int64_t>(order_.size()) * rows(); }
@@ -99,10 +100,25 @@ class BlendedSource : public SampleSource {
     }
     return text;
   }
+  const MediaFormat* media_format() const override {
+    const auto found = std::ranges::find_if(sources_, [](const auto& each) { return each->media_format() != nullptr; });
+    return found == sources_.end() ? nullptr : (*found)->media_format();
+  }
+  std::vector<int64_t> media_patches(int64_t index) const override {
+    const BlendedSample& sample = order_[static_cast<size_t>(index / rows())];
+    return sources_[sample.source]->media_patches(place_in(sample) * rows() + index % rows());
+  }
   const std::string& name() const override { return name_; }
 
  private:
   int64_t rows() const { return arguments_.rows_per_sample(); }
+
+  void check_media(const SampleSource& source) const {
+    const MediaFormat *first = media_format(), *own = source.media_format();
+    if (own == nullptr || *own == *first) return;
+    throw ConfigError(fmt::format("{}: images of {} were converted differently; build all with one image processor",
+                                  name_, source.name()));
+  }
 
   // Individual samples, or pairs, are shuffled here, differently in every pass.
   int64_t place_in(const BlendedSample& sample) const {

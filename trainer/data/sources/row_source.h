@@ -22,6 +22,7 @@ class RowSource : public SampleSource {
   void add(const TokensAndLabels& tokens, const std::string& place);
   // Adds two rows; drops both if one is dropped.
   void add(const PairReader::Pair& pair, const std::string& place);
+  void drop() { ++dropped_; }  // counts a sample that is longer than cutoff_len and is not added
   // Throws ConfigError if there is no sample.
   void finish();
 

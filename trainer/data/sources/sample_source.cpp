@@ -10,6 +10,8 @@
 #include "trainer/data/build/content_hash.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/media/media_set.h"
+#include "trainer/data/media/media_source.h"
 #include "trainer/data/sources/blend.h"
 #include "trainer/data/sources/gpt_source.h"
 #include "trainer/data/sources/indexed_dataset.h"
@@ -23,6 +25,10 @@
 
 namespace concord {
 namespace {
+
+constexpr const char* kNeedsCache =
+    "has images or videos, which are converted in the token cache, by the processor in the folder of a model with "
+    "images; set data_cache_path to a folder, or run concord data build --sft --images";
 
 std::unique_ptr<Tokenizer> tokenizer_of(const DataArguments& arguments) {
   const std::string& path = arguments.path;
@@ -91,6 +97,7 @@ std::unique_ptr<SampleSource> open_pairs(std::string_view text, const DataArgume
                                  "..., \"rejected\": ...}}, as texts or lists of messages",
                                  to_string(record.kind)));
     }
+    if (!record.media.empty()) refuse(number, kNeedsCache);
     pairs.add(std::move(record), number);
   });
   pairs.finish();
@@ -128,6 +135,7 @@ std::unique_ptr<SampleSource> open_lines(std::string_view all, const DataArgumen
       if (samples) samples->finish();  // keeps the rows in the order of lines
       return rows->add(record.tokens, place);
     }
+    if (!record.media.empty()) refuse(number, kNeedsCache);
     if (!tokenizer) tokenizer = tokenizer_of(arguments);
     if (is_text) {
       if (!documents) documents = std::make_unique<TextDocuments>(arguments.path, *tokenizer);
@@ -149,6 +157,7 @@ std::unique_ptr<SampleSource> open_cached(const DataArguments& arguments) {
   const std::string tokens = tokens_in_cache(arguments);
   DataArguments built = arguments;
   built.dataset.reset();
+  if (is_media_set(tokens)) return open_media(tokens, built);
   if (tokens.ends_with(".jsonl")) return open_lines(MappedFile(tokens).text(), built);
   if (arguments.pairs) throw ConfigError(fmt::format("{} is text; stages dpo and rm train on pairs", arguments.path));
   return std::make_unique<GptSource>(part_of(std::make_unique<IndexedDataset>(tokens), built), built);
@@ -173,6 +182,7 @@ std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments)
         "no data; --train_data takes a Megatron prefix, .jsonl, .txt, .safetensors, .json, .jsonl.gz, .jsonl.zst, "
         ".jsonl.xz, .parquet or .arrow, or a folder or pattern of them");
   }
+  if (is_media_set(path)) return open_media(path, arguments);
   if (uses_token_cache(arguments)) return open_cached(arguments);
   if (is_several_files(path)) {
     data_files(path);  // throws if there is none
@@ -183,6 +193,7 @@ std::unique_ptr<SampleSource> open_sample_source(const DataArguments& arguments)
   }
   if (path.ends_with(".jsonl")) return open_jsonl(arguments);
   if (is_record_file(path)) return open_lines(read_records(path), arguments);
+  if (path.ends_with(".safetensors") && is_media_file(path)) return open_media(path, arguments);
   if (arguments.pairs) {
     throw ConfigError(
         fmt::format("{}: stages dpo and rm train on pairs in a .jsonl, .json, .jsonl.gz, .parquet or "

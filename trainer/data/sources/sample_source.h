@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trainer/data/arguments.h"
+#include "trainer/data/token_batch.h"
 
 namespace concord {
 
@@ -18,6 +19,7 @@ struct Sample {
   std::vector<int64_t> ids;
   std::vector<int64_t> labels;
   double margin = 0;  // target margin of the chosen response, in the first half of a pair
+  BatchMedia media = {};
 };
 
 // Everything that determines the samples of a run and their order, as names and values, for comparison and messages.
@@ -36,6 +38,8 @@ class SampleSource {
   virtual Sample at(int64_t index) const = 0;
   // Returns the number of tokens of at(index), without reading them.
   virtual int64_t length(int64_t index) const = 0;
+  // Returns the number of patches of each image and group of frames of at(index), without reading them.
+  virtual std::vector<int64_t> media_patches(int64_t) const { return {}; }
   // Whether the source itself shuffles; the sampler then leaves the first epoch unchanged.
   virtual bool is_shuffled() const { return false; }
   // Whether a sample is cut from consecutive documents, each with an end-of-document token.
@@ -45,6 +49,8 @@ class SampleSource {
   virtual DataIdentity identity() const;
   // Describes samples longer than cutoff_len: "12 of 800 samples cut to 2048 tokens". Empty if there are none.
   virtual std::string cut_text() const { return ""; }
+  // Returns how the images and videos of samples were converted; null if there are none.
+  virtual const MediaFormat* media_format() const { return nullptr; }
   // Returns the file, for messages.
   virtual const std::string& name() const = 0;
 };

@@ -43,6 +43,10 @@ class SampleRange : public SampleSource {
     return identity;
   }
   std::string cut_text() const override { return whole_->cut_text(); }
+  const MediaFormat* media_format() const override { return whole_->media_format(); }
+  std::vector<int64_t> media_patches(int64_t index) const override {
+    return whole_->media_patches(range_.begin + index);
+  }
   const std::string& name() const override { return whole_->name(); }
 
  private:

@@ -42,8 +42,8 @@ std::map<std::string, std::string> texts_of(const json& entry, const char* key,
 
 DatasetInfo parse_entry(const json& entry, const std::string& folder, const std::string& place) {
   static const std::set<std::string> kKeys = {"file_name", "formatting", "ranking", "columns", "tags"};
-  static const std::set<std::string> kColumns = {"prompt", "query",    "response", "history", "system",
-                                                 "tools",  "messages", "chosen",   "rejected"};
+  static const std::set<std::string> kColumns = {"prompt", "query",  "response", "history",  "system", "tools",
+                                                 "images", "videos", "audios",   "messages", "chosen", "rejected"};
   static const std::set<std::string> kTags = {"role_tag",        "content_tag",  "user_tag",  "assistant_tag",
                                               "observation_tag", "function_tag", "system_tag"};
   if (!entry.is_object()) throw ConfigError(place + ": must be an object");
@@ -95,6 +95,9 @@ class Record {
     json result = info_.is_sharegpt ? from_sharegpt() : from_alpaca();
     if (const json* tools = value("tools"); tools != nullptr && !result.contains("text"))
       result["tools"] = parsed(*tools);
+    for (const char* media : {"images", "videos", "audios"}) {
+      if (const json* found = value(media)) result[media] = *found;
+    }
     return result;
   }
 

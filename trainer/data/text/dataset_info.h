@@ -2,11 +2,11 @@
 //
 //   "name": {"file_name": "a.json", "formatting": "alpaca" or "sharegpt", "ranking": false,
 //            "columns": {"prompt": "instruction", "query": "input", "response": "output", "history", "system", "tools",
-//                        "messages": "conversations", "chosen", "rejected"},
+//                        "images", "videos", "audios", "messages": "conversations", "chosen", "rejected"},
 //            "tags": {"role_tag": "from", "content_tag": "value", "user_tag": "human", "assistant_tag": "gpt",
 //                     "observation_tag": "observation", "function_tag": "function_call", "system_tag": "system"}}
 //
-// The values above are the default column names; history, system, tools, chosen and rejected have none.
+// The values above are the default column names; the others have none.
 #pragma once
 
 #include <map>

@@ -10,6 +10,7 @@ import sys
 
 sys.path[:] = [folder for folder in sys.path if folder]  # the working folder holds data, not modules
 
+import base64
 import json
 
 
@@ -74,11 +75,16 @@ def records(path):
         yield from value
 
 
+def text_of(value):
+    """Images in a table are bytes."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
 def main(path):
     count = 0
     try:
         lines = raw_lines(path) if path.endswith((".gz", ".zst", ".xz")) else (
-            json.dumps(record, ensure_ascii=False, default=str) for record in records(path))
+            json.dumps(record, ensure_ascii=False, default=text_of) for record in records(path))
         for line in lines:
             print(line, flush=False)
             count += 1

@@ -12,6 +12,7 @@
 #include "core/base/parse_json.h"
 #include "core/base/quoted.h"
 #include "core/base/utf8.h"
+#include "trainer/data/media/media_parts.h"
 #include "trainer/data/token_batch.h"
 
 namespace concord {
@@ -210,13 +211,22 @@ Preference preference_of(const json& record, const std::string& place) {
 }
 
 JsonRecord pair_of_texts(const json& record, const std::string& place) {
-  const Preference given = preference_of(record, place);
+  for (const char* other : {"rejected_images", "rejected_videos"}) {
+    if (!record.contains(other) || record[other].empty()) continue;
+    throw ConfigError(
+        fmt::format("{}: has \"{}\", but both answers are to the images and videos of the prompt; remove such records",
+                    place, other));
+  }
+  Preference given = preference_of(record, place);
+  JsonRecord pair{.kind = JsonRecord::Kind::kPair};
+  json none = json::array();
+  pair.media = take_media(record, place, given.prompt.is_array() ? &given.prompt : &none);
   const auto half = [&](const json& completion, const json& other) {
     json sample = {{"prompt", given.prompt}, {"completion", completion}, {"other", other}};
     if (record.contains("tools") && record["tools"].is_array()) sample["tools"] = record["tools"];
     return sample.dump();
   };
-  JsonRecord pair{.kind = JsonRecord::Kind::kPair, .text = half(given.chosen, given.rejected)};
+  pair.text = half(given.chosen, given.rejected);
   pair.rejected_text = half(given.rejected, given.chosen);
   return pair;
 }
@@ -265,7 +275,7 @@ void check_depth(std::string_view line, const std::string& place) {
 }
 
 // |record| has exactly one of the kinds of content, which parse_json_record() counts by the same conditions.
-json sample_of(const json& record, const std::string& place) {
+JsonRecord sample_of(const json& record, const std::string& place) {
   json sample = json::object();
   const auto has = [&](const char* key) { return record.contains(key) && !record[key].is_null(); };
   if (has("prompt") && has("completion")) {
@@ -278,7 +288,11 @@ json sample_of(const json& record, const std::string& place) {
     sample["messages"] = alpaca_messages(record, place);
   }
   if (record.contains("tools") && record["tools"].is_array()) sample["tools"] = record["tools"];
-  return sample;
+  JsonRecord result{.kind = JsonRecord::Kind::kSample};
+  json none = json::array();
+  result.media = take_media(record, place, sample.contains("messages") ? &sample["messages"] : &none);
+  result.text = sample.dump();
+  return result;
 }
 
 }  // namespace
@@ -341,7 +355,7 @@ JsonRecord parse_json_record(std::string_view line, const std::string& place) {
   if (has("input_ids") != 0) return {.kind = JsonRecord::Kind::kTokens, .tokens = parse_tokens(record, place)};
   if (has("text") == 0) check_depth(line, place);
   if (pair != 0) return with_margin(pair_of_texts(record, place), record, place);
-  if (has("text") == 0) return {.kind = JsonRecord::Kind::kSample, .text = sample_of(record, place).dump()};
+  if (has("text") == 0) return sample_of(record, place);
   if (!record["text"].is_string()) throw ConfigError(place + ": \"text\" is not a string");
   return {.kind = JsonRecord::Kind::kText, .text = record["text"].get<std::string>()};
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "trainer/data/media/media_settings.h"
 #include "trainer/data/text/dataset_info.h"
 #include "trainer/data/text/tokenizer.h"
 
@@ -26,6 +27,7 @@ std::optional<size_t> invalid_utf8(std::string_view text);
 //            {"conversations": [{"from", "value"}, ...], "system": ...}         ShareGPT
 //            {"instruction", "input", "output", "system", "history"}            Alpaca
 //            {"prompt", "completion"}                                           texts, or lists of messages
+//            Conversations may have images and videos (media_parts.h).
 //   kPair    two completions of a prompt, the first of which is preferred:
 //            {"prompt", "chosen", "rejected"}           texts, or lists of messages; without a prompt it is their
 //                                                       common prefix. Both are then samples, as above
@@ -37,7 +39,8 @@ struct JsonRecord {
   TokensAndLabels tokens = {};
   std::string rejected_text = {};
   TokensAndLabels rejected_tokens = {};
-  double margin = 0;  // "margin" of a pair: target margin of the chosen response
+  double margin = 0;                     // "margin" of a pair: target margin of the chosen response
+  std::vector<RecordMedium> media = {};  // kSample: those of the messages; kPair: those of the prompt
 };
 const char* to_string(JsonRecord::Kind kind);
 // Throws ConfigError with |place| ("data.jsonl, line 7") at its start.

@@ -109,6 +109,42 @@ TEST(TextReader, HalfOfAnotherKindIsIgnored) {
   EXPECT_EQ(sample(R"({"completion": "c", "prompt": null, "instruction": "hi", "output": "ho"})"), plain);
 }
 
+TEST(TextReader, MediaBecomePartsOfMessages) {
+  const auto taken = [](std::string_view line) {
+    const JsonRecord record = parse_json_record(line, "f.jsonl, line 3");
+    return std::pair(nlohmann::json::parse(record.text)["messages"][0]["content"].dump(), record.media);
+  };
+  using Taken = std::pair<std::string, std::vector<RecordMedium>>;
+  EXPECT_EQ(
+      taken(R"({"messages": [{"role": "user", "content": "a<image>b<image>"}], "images": ["x.png", {"path": "y"}]})"),
+      Taken(R"([{"text":"a","type":"text"},{"type":"image"},{"text":"b","type":"text"},{"type":"image"}])",
+            {{false, "\"x.png\""}, {false, R"({"path":"y"})"}}));
+  EXPECT_EQ(taken(R"({"messages": [{"role": "user", "content": "a<image>"}]})"), Taken("\"a<image>\"", {}));
+  EXPECT_EQ(taken(R"({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}},
+                       {"type": "image"}, {"type": "text", "text": "<image>"}]}], "images": ["x", "y"]})"),
+            Taken(R"([{"type":"image"},{"type":"image"},{"type":"image"}])",
+                  {{false, R"({"url":"u"})"}, {false, "\"x\""}, {false, "\"y\""}}));
+  EXPECT_EQ(taken(R"({"messages": [{"role": "user", "content": "<video><image><video>b"}], "images": "i",
+                      "videos": ["v.mp4", ["0.png", "1.png"]]})"),
+            Taken(R"([{"type":"video"},{"type":"image"},{"type":"video"},{"text":"b","type":"text"}])",
+                  {{true, "\"v.mp4\""}, {false, "\"i\""}, {true, R"(["0.png","1.png"])"}}));
+  EXPECT_EQ(taken(R"({"messages": [{"role": "user", "content": [{"type": "video", "video": ["0.png"]},
+                       {"type": "video_url", "video_url": {"url": "v"}}, {"type": "text", "text": "<video>"}]}]})"),
+            Taken(R"([{"type":"video"},{"type":"video"},{"text":"<video>","type":"text"}])",
+                  {{true, R"(["0.png"])"}, {true, R"({"url":"v"})"}}));
+}
+
+TEST(TextReader, BothAnswersHaveTheMediaOfThePrompt) {
+  const JsonRecord pair = parse_json_record(
+      R"({"prompt": [{"role": "user", "content": "<image>a"}], "chosen": [{"role": "assistant", "content": "b"}],
+          "rejected": [{"role": "assistant", "content": "c"}], "images": ["x.png"]})",
+      "f.jsonl, line 3");
+  const std::string prompt = R"({"content":[{"type":"image"},{"text":"a","type":"text"}],"role":"user"})";
+  EXPECT_THAT(pair.media, ::testing::ElementsAre(RecordMedium{false, "\"x.png\""}));
+  EXPECT_THAT(pair.text, HasSubstr(prompt));
+  EXPECT_THAT(pair.rejected_text, HasSubstr(prompt));
+}
+
 TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"{", "not JSON"},
@@ -129,6 +165,22 @@ TEST(TextReader, BadLinesAreRefusedWithPlaceAndReason) {
       {R"({"input_ids": [1], "labels": [-1]})", "\"labels\"[0] is -1"},
       {R"({"messages": []})", "not a list of messages"},
       {R"({"messages": [{"role": "user"}]})", "message 0 has no string \"content\""},
+      {R"({"messages": [{"role": "user", "content": "<image>"}], "images": ["a.png", "b.png"]})",
+       "has 2 images, but its messages have 1 placeholders"},
+      {R"({"messages": [{"role": "user", "content": "<image><image>"}], "images": ["a.png"]})",
+       "has 1 images, but its messages have 2"},
+      {R"({"messages": [{"role": "user", "content": "<video>"}], "videos": ["a.mp4", "b.mp4"]})",
+       "has 2 videos, but its messages have 1 placeholders <video>"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "video_url"}]}]})",
+       "has 0 videos, but its messages have 1"},
+      {R"({"messages": [{"role": "user", "content": "a"}], "audios": ["a.wav"]})",
+       "no model with audio can be trained"},
+      {R"({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]})",
+       "has a part of type 'input_audio', but no model with audio"},
+      {R"({"prompt": "<image>", "chosen": "a", "rejected": "b", "images": ["a.png"]})",
+       "has images, which are part of a message; give the texts as lists of messages"},
+      {R"({"prompt": "a", "chosen": "a", "rejected": "b", "rejected_images": ["a.png"]})",
+       "has \"rejected_images\", but both answers"},
       {R"({"messages": ["hello"]})", "message 0 has no string \"role\""},
       {R"({"messages": [{"role": "user", "content": 5}]})", "message 0 has no string \"content\""},
       {R"({"conversations": [{"from": "nobody", "value": "a"}]})", "from human, gpt, system or observation"},
@@ -155,7 +207,9 @@ TEST(TextReader, NoMutationOfALineDoesMoreThanBeRefused) {
   const std::vector<std::string> good = {
       R"({"text": "some text with \u00e9 and \"quotes\"", "meta": {"a": [1, 2]}})",
       R"({"input_ids": [1, 2, 3, 4], "labels": [-100, 2, 3, 4]})",
-      R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]})"};
+      R"({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]})",
+      R"({"messages": [{"role": "user", "content": "<image>"}, {"role": "user", "content": [{"type": "video", "video":
+          ["a", "b"]}, {"type": "text", "text": "<image>"}]}], "images": ["a.png", {"path": "b"}], "videos": []})"};
   std::mt19937 random(17);
   int parsed = 0, refused = 0;
   for (int round = 0; round < 6000; ++round) {

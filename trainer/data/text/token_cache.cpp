@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +19,8 @@
 #include "trainer/data/build/progress_printer.h"
 #include "trainer/data/data_files.h"
 #include "trainer/data/mapped_file.h"
+#include "trainer/data/media/media_processor.h"
+#include "trainer/data/media/media_set.h"
 #include "trainer/data/text/records.h"
 #include "trainer/data/text/text_reader.h"
 #include "trainer/data/text/tokenizer_files.h"
@@ -29,7 +32,8 @@ namespace fs = std::filesystem;
 
 constexpr int kCacheFormat = 1;                     // part of an entry's name
 constexpr int64_t kHashedWhole = int64_t{1} << 30;  // larger files are hashed in part
-constexpr int64_t kSampleBytes = 1 << 16, kSamples = 4096;
+constexpr int64_t kSampleBytes = 1 << 16, kSamples = 4096, kShardSamples = 64;
+constexpr const char* kMediaFolder = "/media";  // in an entry
 
 void add_bytes(ContentHash* hash, std::string_view bytes) {
   hash->add(bytes.size());
@@ -42,16 +46,28 @@ void add_bytes(ContentHash* hash, std::string_view bytes) {
   for (const char byte : bytes) hash->add(static_cast<uint8_t>(byte));
 }
 
+// Hashes |samples| evenly spaced parts of |text|.
+void add_parts(ContentHash* hash, std::string_view text, int64_t samples) {
+  const auto size = static_cast<int64_t>(text.size());
+  hash->add(text.size());
+  for (int64_t i = 0; i < samples; ++i) {
+    add_bytes(hash, text.substr(static_cast<size_t>(i * ((size - kSampleBytes) / (samples - 1))), kSampleBytes));
+  }
+}
+
 // Hashes a file; if it is too large to be read, some of its bytes, its size, and with |by_time| its modification time.
 void add_file(ContentHash* hash, const std::string& path, bool by_time) {
   const MappedFile file(path);
   if (file.size() <= kHashedWhole) return add_bytes(hash, file.text());
-  hash->add(static_cast<uint64_t>(file.size()));
   if (by_time) hash->add(static_cast<uint64_t>(fs::last_write_time(path).time_since_epoch().count()));
-  for (int64_t i = 0; i < kSamples; ++i) {
-    const int64_t begin = i * ((file.size() - kSampleBytes) / (kSamples - 1));
-    add_bytes(hash, file.text().substr(static_cast<size_t>(begin), kSampleBytes));
-  }
+  add_parts(hash, file.text(), kSamples);
+}
+
+// Hashes some bytes of a shard of pixels: there may be a thousand of them.
+void add_shard(ContentHash* hash, const std::string& path) {
+  const MappedFile file(path);
+  if (file.size() <= kShardSamples * kSampleBytes) return add_bytes(hash, file.text());
+  add_parts(hash, file.text(), kShardSamples);
 }
 
 std::string key_of(const DataArguments& arguments, const std::vector<std::string>& files) {
@@ -63,6 +79,14 @@ std::string key_of(const DataArguments& arguments, const std::vector<std::string
   }
   if (!arguments.chat_template.empty()) add_file(&hash, arguments.chat_template, false);
   if (arguments.dataset) add_bytes(&hash, arguments.dataset->text());
+  if (const MediaSettings& media = arguments.media; !media.processor.empty()) {
+    add_bytes(&hash, "media 1" + media_processor_text(media.processor) + media.media_dir);
+    for (const int64_t number : {media.image_max_pixels, media.image_min_pixels, media.video_max_pixels,
+                                 media.video_min_pixels, media.video_maxlen, int64_t{media.skip_bad_images}}) {
+      hash.add(static_cast<uint64_t>(number));
+    }
+    hash.add(std::bit_cast<uint64_t>(media.video_fps));
+  }
   for (const std::string& file : files) {
     add_bytes(&hash, fs::path(file).extension().string());  // .txt and .jsonl with the same bytes differ
     add_file(&hash, file, true);
@@ -96,6 +120,26 @@ bool is_corpus(const DataArguments& arguments, const std::string& file) {
   return !line.empty() && parse_json_record(line, file + ", line 1", arguments.dataset).kind == JsonRecord::Kind::kText;
 }
 
+// Returns whether a file may have images or videos. Without the names nothing has.
+bool mentions_media(const DataArguments& arguments, const std::vector<std::string>& files) {
+  std::vector<std::string> names = {"\"image", "\"video"};  // images, image_url, ...
+  for (std::string& name : names) {
+    if (!arguments.dataset) break;
+    const auto column = arguments.dataset->columns.find(name.substr(1) + "s");
+    if (column != arguments.dataset->columns.end()) name = "\"" + column->second;
+  }
+  const auto mentions = [&](std::string_view text) {
+    return std::ranges::any_of(names,
+                               [&](const std::string& name) { return text.find(name) != std::string_view::npos; });
+  };
+  return std::ranges::any_of(files, [&](const std::string& file) {
+    if (!is_record_file(file)) return mentions(MappedFile(file).text());
+    bool found = false;
+    stream_records(file, [&](std::string_view lines) { found |= mentions(lines); });
+    return found;
+  });
+}
+
 // Returns the manifest of a complete entry: its files and the hash of each.
 std::string manifest_of(const std::string& entry) {
   std::vector<fs::path> files;
@@ -106,7 +150,11 @@ std::string manifest_of(const std::string& entry) {
   std::string text;
   for (const fs::path& file : files) {
     ContentHash hash;
-    add_file(&hash, file.string(), false);
+    if (file.extension() == ".safetensors") {
+      add_shard(&hash, file.string());
+    } else {
+      add_file(&hash, file.string(), false);
+    }
     text += fmt::format("{} {} {:016x}\n", fs::relative(file, entry).string(), fs::file_size(file), hash.value());
   }
   return text;
@@ -123,8 +171,13 @@ std::optional<std::string> tokens_of(const std::string& entry) {
     std::fprintf(stderr, "tokenization cache: %s is damaged (%s); tokenizing again\n", entry.c_str(), error.what());
     return std::nullopt;
   }
-  const bool is_pair = fs::exists(entry + "/data.idx");
-  return entry + (is_pair ? "/data" : "/data.jsonl");
+  if (is_media_set(entry + kMediaFolder)) {
+    const std::string changed = changed_source(MediaSet(entry + kMediaFolder));
+    if (changed.empty()) return entry + kMediaFolder;
+    std::fprintf(stderr, "tokenization cache: %s has changed; converting images again\n", changed.c_str());
+    return std::nullopt;
+  }
+  return entry + (fs::exists(entry + "/data.idx") ? "/data" : "/data.jsonl");
 }
 
 std::string build_entry(const DataArguments& arguments, const std::vector<std::string>& files,
@@ -134,7 +187,9 @@ std::string build_entry(const DataArguments& arguments, const std::vector<std::s
   fs::create_directories(entry, error);
   if (error) throw ConfigError(fmt::format("cannot create {}: {}", entry, error.message()));
   const bool is_text = is_corpus(arguments, files.front());
-  const std::string output = entry + (is_text ? "/data" : "/data.jsonl");
+  const bool may_convert = !arguments.media.processor.empty() && !is_text;
+  const MediaSettings media = may_convert && mentions_media(arguments, files) ? arguments.media : MediaSettings{};
+  const std::string output = entry + (is_text ? "/data" : media.processor.empty() ? "/data.jsonl" : kMediaFolder);
   ProgressPrinter printer("tokenizing " + arguments.path);
   build_data(
       {.inputs = files,
@@ -142,6 +197,7 @@ std::string build_entry(const DataArguments& arguments, const std::vector<std::s
        .output = output,
        .tokenizer = arguments.tokenizer,
        .sft = !is_text,
+       .media = media,
        .chat_template = arguments.chat_template,
        .overwrite = true},
       [&](const BuildProgress& now) { printer.show([&](double seconds) { return progress_line(now, seconds); }); });

@@ -22,6 +22,7 @@ namespace {
 constexpr int64_t kBytesPerMillisecond = 100;  // far slower than any tokenizer
 constexpr size_t kMaxGreeting = 1 << 16;
 constexpr size_t kMaxRefusal = 2000;
+constexpr uint32_t kRefused = 0xffffffff;  // instead of a count
 
 struct ItemHeader {
   uint32_t bytes = 0;
@@ -91,7 +92,7 @@ void TokenizerPipe::receive(void* to, size_t count) {
       "(GiB)");
 }
 
-TokenizerGreeting TokenizerPipe::read_greeting() {
+std::string TokenizerPipe::read_first_line() {
   std::string line;
   const Clock::time_point end = Clock::now() + patience_;
   for (char letter = 0; letter != '\n'; line += letter) {
@@ -100,19 +101,20 @@ TokenizerGreeting TokenizerPipe::read_greeting() {
     receive(&letter, 1);
   }
   line.pop_back();
-  std::string refusal;
+  const nlohmann::json greeting = json_or_discarded(line);
+  if (!greeting.is_object() || !greeting.contains("error")) return line;
+  throw ConfigError(one_line(greeting["error"].is_string() ? greeting["error"].get<std::string>() : line, kMaxRefusal));
+}
+
+TokenizerGreeting TokenizerPipe::read_greeting() {
+  const std::string line = read_first_line();
   try {
-    const nlohmann::json greeting = parse_json(line, "the line");
-    if (!greeting.contains("error")) {
-      const TokenizerGreeting result = parse_greeting(greeting);
-      vocab_size_ = result.vocab_size;
-      return result;
-    }
-    refusal = greeting["error"].get<std::string>();
+    const TokenizerGreeting result = parse_greeting(parse_json(line, "the line"));
+    vocab_size_ = result.vocab_size;
+    return result;
   } catch (const std::exception& error) {
     fail(fmt::format("sent an invalid first line {}: {}", quoted(line), one_line(error.what())));
   }
-  throw ConfigError(one_line(refusal, kMaxRefusal));
 }
 
 void TokenizerPipe::request(const char* kind, const std::vector<std::string_view>& items) {
@@ -141,7 +143,7 @@ std::string TokenizerPipe::receive_text(uint32_t bytes) {
 }
 
 std::optional<std::vector<int64_t>> TokenizerPipe::receive_ids(std::optional<std::string>* refusal) {
-  constexpr uint32_t kAtOnce = 1 << 16, kRefused = 0xffffffff;
+  constexpr uint32_t kAtOnce = 1 << 16;
   uint32_t count = 0;
   receive(&count, sizeof count);
   if (count == kRefused) {
@@ -190,10 +192,16 @@ std::vector<TokensAndLabels> TokenizerPipe::learn(const std::vector<std::string_
 
 std::string TokenizerPipe::decode(const std::vector<int64_t>& ids) {
   const std::vector<uint32_t> words(ids.begin(), ids.end());
-  request("decode", {std::string_view(reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t))});
+  return bytes_of("decode", {reinterpret_cast<const char*>(words.data()), words.size() * sizeof(uint32_t)});
+}
+
+std::string TokenizerPipe::bytes_of(const char* kind, std::string_view item) {
+  request(kind, {item});
   uint32_t bytes = 0;
   receive(&bytes, sizeof bytes);
-  return receive_text(bytes);
+  if (bytes != kRefused) return receive_text(bytes);
+  receive(&bytes, sizeof bytes);
+  throw ConfigError(one_line(receive_text(bytes), kMaxRefusal));
 }
 
 }  // namespace concord

@@ -1,6 +1,6 @@
-// The protocol between this process and a tokenizer process (trainer/data/text/tokenizer_process.py), over two
-// descriptors. The other side is not trusted: its output is checked, memory grows only with received data, and a
-// timeout bounds its silence.
+// The protocol between this process and a tokenizer process (trainer/data/text/tokenizer_process.py) or an image
+// process (trainer/data/images/image_process.py), over two descriptors. The other side is not trusted: its output is
+// checked, memory grows only with received data, and a timeout bounds its silence.
 #pragma once
 
 #include <chrono>
@@ -33,7 +33,9 @@ class TokenizerPipe {
  public:
   TokenizerPipe(UniqueFd to, UniqueFd from, std::string name, std::chrono::milliseconds patience);
 
-  // Receives the first message. Throws ConfigError if it is an error.
+  // Receives the first message, a line of JSON. Throws ConfigError if it is {"error": REASON}.
+  std::string read_first_line();
+  // Like read_first_line(), of a tokenizer.
   TokenizerGreeting read_greeting();
 
   // The kind of a request; see the script.
@@ -43,6 +45,8 @@ class TokenizerPipe {
   // Like ids_of(), for conversations, with labels.
   std::vector<TokensAndLabels> learn(const std::vector<std::string_view>& chats);
   std::string decode(const std::vector<int64_t>& ids);
+  // Sends one |item|. Returns the bytes of the reply. Throws ConfigError if it is rejected.
+  std::string bytes_of(const char* kind, std::string_view item);
 
  private:
   using Clock = std::chrono::steady_clock;

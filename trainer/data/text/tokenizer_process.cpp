@@ -47,24 +47,23 @@ double setting(const char* name, const char* unit, double fallback) {
       fmt::format("{} is {}; must be a number of {} > 0 and <= {:g}", name, quoted(given), unit, kMaxSetting));
 }
 
-// Returns how long the process may be silent. HF's module is imported within seconds, even from a slow disk.
-std::chrono::milliseconds patience() {
+}  // namespace
+
+std::chrono::milliseconds python_patience() {
   const double seconds = setting("CONCORD_TOKENIZER_TIMEOUT", "seconds", 120);
   return std::chrono::milliseconds(static_cast<int64_t>(std::ceil(seconds * 1000)));
 }
 
-// Returns the limit of the process's address space: far more than tokenizers need, and less than a hostile file would.
-uint64_t most_memory() {
+uint64_t python_memory_limit() {
   return static_cast<uint64_t>(setting("CONCORD_TOKENIZER_MEMORY", "GiB", 16) * (int64_t{1} << 30));
 }
 
-}  // namespace
-
 TokenizerProcess::TokenizerProcess(const std::string& path, const std::string& chat_template)
-    : file_(tokenizer_file(path)), process_(kScript, {file_, chat_template}, "the tokenizer " + file_, most_memory()) {
+    : file_(tokenizer_file(path)),
+      process_(kScript, {file_, chat_template}, "the tokenizer " + file_, python_memory_limit()) {
   pipe_ = std::make_unique<TokenizerPipe>(
       process_.take_input(), process_.take_output(),
-      fmt::format("the tokenizer process ({}, pid {})", process_.python(), process_.pid()), patience());
+      fmt::format("the tokenizer process ({}, pid {})", process_.python(), process_.pid()), python_patience());
   greeting_ = pipe_->read_greeting();
   if (greeting_.pieces) pieces_.emplace(*greeting_.pieces, greeting_.added_tokens);
 }

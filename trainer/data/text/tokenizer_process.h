@@ -2,6 +2,7 @@
 // tokenized yet, and for generation.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -17,6 +18,13 @@ namespace concord {
 
 // Returns |path| if it is a tokenizer.json, or the one in the folder |path|. Throws ConfigError if there is none.
 std::string tokenizer_file(const std::string& path);
+
+// How long such a process may be silent (CONCORD_TOKENIZER_TIMEOUT): modules are imported within seconds, even from a
+// slow disk.
+std::chrono::milliseconds python_patience();
+// The limit of its address space in bytes (CONCORD_TOKENIZER_MEMORY): far more than tokenizers need, and less than a
+// hostile file would.
+uint64_t python_memory_limit();
 
 // Starts Python (CONCORD_PYTHON, otherwise python3) with trainer/data/text/tokenizer_process.py, which is compiled into
 // the program, for a tokenizer.json or its folder. The ids are those of tokenizers' encode(text,

@@ -12,19 +12,23 @@ COUNT items, each a u32 size and that many bytes. The reply contains the results
   learn     JSON {"messages": [...], "tools": [...], "learn_from": 0}: all of it        -> u32 count, u32 ids, u8 learnt
             or {"prompt": ..., "completion": ...}                                      -> the same
             or {"prompt": ..., "completion": ..., "other": ...}: one of two completions -> the same
+            A conversation may have "media": {"image": {"token": TEXT, "texts": [...]}, "video": ...}: what replaces
+            each token that the chat template writes for an image or a video; it is never learnt
   answer    a conversation, followed by the generation prompt of the assistant        -> u32 count, u32 ids
   decode    u32 ids, without special tokens                                           -> u32 bytes, UTF-8
 Numbers are little endian. A rejected item has the count 0xffffffff, then a u32 size and the reason in UTF-8.
 Exits at the end of its input.
 
 CHAT_TEMPLATE is a Jinja file; without it the model's own is used: chat_template.jinja next to tokenizer.json, else
-chat_template in tokenizer_config.json. It is rendered, and the result tokenized, as transformers does in
-apply_chat_template(sanitize_control_tokens=True): control tokens that a message contains stay text.
+chat_template in chat_template.json (of older processors) or tokenizer_config.json. It is rendered, and the result
+tokenized, as transformers does in apply_chat_template(sanitize_control_tokens=True): control tokens that a message
+contains stay text.
 """
 import sys
 
 sys.path[:] = [folder for folder in sys.path if folder]  # the working folder holds data, not modules
 
+import bisect
 import json
 import os
 import re
@@ -120,13 +124,15 @@ def find_template(folder, given):
             return read_text(path), path
         except (OSError, UnicodeDecodeError, MemoryError) as error:
             raise Refused(f"cannot read the chat template {path}: {reason(error)}")
-    path = os.path.join(folder, "tokenizer_config.json")
+    path = os.path.join(folder, "chat_template.json")  # of older processors
+    if not os.path.exists(path):
+        path = os.path.join(folder, "tokenizer_config.json")
     template = read_json(path).get("chat_template")
     if isinstance(template, list):  # several, by name
         template = next((each.get("template") for each in template if each.get("name") == "default"), None)
     if not isinstance(template, str):
         raise Refused(f"the tokenizer in {folder} has no chat template (neither chat_template.jinja nor chat_template in "
-                      "tokenizer_config.json); give one with --chat_template FILE.jinja, or use an instruct model's "
+                      "chat_template.json or tokenizer_config.json); give one with --chat_template FILE.jinja, or use an instruct model's "
                       "tokenizer")
     return template, path
 
@@ -197,6 +203,38 @@ def compile_template(text):
         return "".join(Generation.blocks), Generation.spans
 
     return render
+
+
+class Replacements:
+    """A rendered conversation whose tokens for images and videos are replaced, as by transformers' processors."""
+
+    def __init__(self, text, media, place):
+        self.ends, self.gains, self.spans = [], [0], []  # in |text|; added up to each; in the new text
+        left = {each["token"]: each["texts"][::-1] for each in (media or {}).values() if each["token"]}
+        found = list(re.finditer(f"(?<!{OPEN})(?:{'|'.join(map(re.escape, left))})", text)) if left else []
+        for kind, each in (media or {}).items():
+            count = sum(match[0] == each["token"] for match in found)
+            if count != len(each["texts"]):
+                raise Refused(f"has {len(each['texts'])} {kind}s, but the chat template of {place} writes {count} tokens "
+                              f"{each['token']}; a template of a model with {kind}s writes one for each")
+        pieces, end = [], 0
+        for match in found:
+            new = left[match[0]].pop()
+            pieces += [text[end:match.start()], new]
+            begin, end = match.span()
+            self.spans.append((begin + self.gains[-1], begin + self.gains[-1] + len(new)))
+            self.ends.append(end)
+            self.gains.append(self.gains[-1] + len(new) - len(match[0]))
+        self.text = "".join(pieces) + text[end:]
+
+    def moved(self, place):
+        """Returns where a place of the rendered text is in the new one."""
+        return place + self.gains[bisect.bisect_right(self.ends, place)]
+
+    def has(self, begin, end):
+        """Returns whether these characters of the new text are in a replacement."""
+        i = bisect.bisect_right(self.spans, begin, key=lambda span: span[1])
+        return i < len(self.spans) and self.spans[i][0] < end
 
 
 class Chats:
@@ -287,13 +325,15 @@ class Chats:
             found.append((len(begin), len(end)))
         return found
 
-    def ids(self, messages, tools, answer):
-        return self.encode(self.render(self.guarded(messages), self.guarded(tools), answer)[0])[0]
+    def ids(self, messages, tools, answer, media=None):
+        text, _ = self.render(self.guarded(messages), self.guarded(tools), answer)
+        return self.encode(Replacements(text, media, self.place).text)[0]
 
     def tokens(self, conversation, learn):
         messages, tools = self.guarded(conversation["messages"]), self.guarded(conversation.get("tools"))
         text, spans = self.render(messages, tools, not learn)
-        ids, places = self.encode(text)
+        media = Replacements(text, conversation.get("media"), self.place)
+        ids, places = self.encode(media.text)
         if not learn:
             return u32([len(ids)]) + u32(ids)
         learnt = bytearray(len(ids))
@@ -305,8 +345,9 @@ class Chats:
         for begin, end in self.learnt_spans(messages, tools, text, spans):
             if begin < len(read):
                 continue
+            begin, end = media.moved(begin), media.moved(end)
             for i, (a, b) in enumerate(places):
-                learnt[i] |= begin < end and begin < b and a < end
+                learnt[i] |= begin < end and begin < b and a < end and not media.has(a, b)
         return u32([len(ids)]) + u32(ids) + bytes(learnt)
 
 
@@ -388,8 +429,9 @@ def main(path, given):
             read = plain.encode(prompt).ids
             ids, other = (plain.encode(prompt + ended(request[side])).ids for side in ("completion", "other"))
         else:
-            read = the_chats().ids(prompt, tools, True)
-            ids, other = (the_chats().ids(prompt + request[side], tools, False) for side in ("completion", "other"))
+            media = request.get("media")
+            read = the_chats().ids(prompt, tools, True, media)
+            ids, other = (the_chats().ids(prompt + request[side], tools, False, media) for side in ("completion", "other"))
         begin = min(common_prefix(read, ids), common_prefix(read, other))
         return u32([len(ids)]) + u32(ids) + bytes(i >= begin for i in range(len(ids)))
 
