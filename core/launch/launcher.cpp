@@ -56,8 +56,7 @@ bool has_leader(const LaunchOptions& options) {
 void check(const LaunchOptions& options, std::span<const std::string> command) {
   check_range("--nproc", options.nproc, 1, 4096);
   check_range("--nnodes", options.nnodes, 1, 1 << 15);
-  const bool may_be_spare = has_leader(options) && options.nnodes > 1;
-  if (options.node_rank >= options.nnodes && !may_be_spare) {
+  if (options.node_rank >= options.nnodes && !(has_leader(options) && options.nnodes > 1)) {
     throw ConfigError(fmt::format(
         "--node_rank is {}; must be from 0 to {}, or, with --nnodes and --max_restarts, above for a spare machine",
         options.node_rank, options.nnodes - 1));
@@ -66,6 +65,7 @@ void check(const LaunchOptions& options, std::span<const std::string> command) {
   check_range("--master_port", options.master_port, 0, 65535);
   check_range("--max_restarts", options.max_restarts, 0, 1'000'000);
   check_range("--spares", options.spares, 0, 4096);
+  check_platform_list(options.nproc * int64_t{options.nnodes}, options.spares, options.worlds.size() > 1);
   if (!std::isfinite(options.rejoin_seconds) || options.rejoin_seconds < 0 || options.rejoin_seconds > 1e6) {
     throw ConfigError(fmt::format("--rejoin_timeout is {}; must be >= 0 seconds", options.rejoin_seconds));
   }
@@ -174,15 +174,15 @@ std::string random_text() {
 }
 
 // Where it saves loading something: more ranks than one, or those that are started again. Sanitizers' threads and fork
-// do not go together.
+// do not go together, and a process loads one platform.
 bool forks_ranks(const LaunchOptions& options) {
   const char* said = std::getenv(kRankStartVariable);
   const std::string_view how = said == nullptr || *said == 0 ? "fork" : said;
   if (how != "fork" && how != "exec") {
     throw ConfigError(fmt::format("{} is '{}'; must be fork (the default) or exec", kRankStartVariable, how));
   }
-  const bool is_sanitized = CONCORD_UNDER_ASAN || CONCORD_UNDER_TSAN;
-  return options.forks_ranks && how == "fork" && !is_sanitized && (options.nproc > 1 || options.max_restarts > 0);
+  const bool can = !CONCORD_UNDER_ASAN && !CONCORD_UNDER_TSAN && !has_several_platforms();
+  return options.forks_ranks && how == "fork" && can && (options.nproc > 1 || options.max_restarts > 0);
 }
 
 // An attempt on this machine.
@@ -400,7 +400,7 @@ class Launcher {
     const auto command_of = [&](int index) {
       place.local_rank = index;
       ProcessCommand command{program_, command_, rank_environment(environment, place), place.rank() == 0};
-      const int slot = plan.share.slots[static_cast<size_t>(index)];
+      const int slot = plan.share.slots[static_cast<size_t>(device_index(environment, place))];
       if (slot != index) command.environment.push_back(fmt::format("{}={}", kSlotVariable, slot));
       return command;
     };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "platform/bridge/host_work.h"
 #include "platform/loader/host.h"
 
 namespace concord {
@@ -202,7 +203,9 @@ std::shared_ptr<PendingCall> Channel::submit(ChannelCall call, const Stream* cur
   pending->keep = std::move(call.keep);
   if (current != nullptr) {
     pending->from = current->native();
-    pending->ready = take_event();
+    // If this channel's device is the bridge of the caller's, the event must be the caller's device's.
+    const bool is_bridged = current->device() != services_.device;
+    pending->ready = is_bridged ? std::make_shared<Event>(current->device()) : take_event();
     pending->ready->record(*current);
   }
   pending_.push_back(pending);
@@ -264,7 +267,11 @@ void Channel::issue_last(Lock& lock) {
 }
 
 void Channel::issue(PendingCall& call) {
-  if (call.ready != nullptr) call.ready->make_wait(*stream_);
+  if (call.ready != nullptr && call.ready->device() != services_.device) {
+    bridge::wait_for_device(*stream_, std::exchange(call.ready, nullptr));
+  } else if (call.ready != nullptr) {
+    call.ready->make_wait(*stream_);
+  }
   call.start = take_event();
   call.start->record(*stream_);
   call.issue(*communicator_, *stream_);

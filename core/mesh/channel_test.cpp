@@ -9,6 +9,8 @@
 #include <future>
 #include <latch>
 
+#include "platform/bridge/bridge.h"
+
 namespace concord {
 namespace {
 
@@ -25,16 +27,18 @@ RankGroup ranks_of(int64_t world) {
 // One rank: the services of a channel, and a channel.
 struct Rank {
   Rank(const Platform& platform, std::shared_ptr<Store> store, int64_t rank, int64_t world,
-       std::chrono::milliseconds timeout = kLong)
+       std::chrono::milliseconds timeout = kLong, bool bridged = false)
       : device(platform, 0),
+        carrier(bridged ? bridge::bridge_device(device) : device),
         flight(store, {rank, world, ::testing::TempDir()}),
         channel("tp", ranks_of(world), rank,
-                ChannelServices{device, store, flight, watchdog, timeout, false, false, time}) {
+                ChannelServices{carrier, store, flight, watchdog, timeout, false, bridged, time}) {
     watchdog.add(this, flight.period(), [this] { flight.answer(); });
   }
   ~Rank() { watchdog.remove(this); }
 
-  Device device;
+  Device device;   // of the callers' streams
+  Device carrier;  // of the communicator
   FlightService flight;
   Watchdog watchdog;
   const std::shared_ptr<CommunicationTime> time = std::make_shared<CommunicationTime>();
@@ -43,13 +47,13 @@ struct Rank {
 
 // Runs |body| on |world| threads, one rank per thread.
 void run_ranks(const Platform& platform, int64_t world, const std::function<void(Rank&)>& body,
-               std::chrono::milliseconds timeout = kLong) {
+               std::chrono::milliseconds timeout = kLong, bool bridged = false) {
   const std::shared_ptr<Store> store = make_local_store();
   std::vector<std::thread> threads;
   for (int64_t r = 0; r < world; ++r) {
     threads.emplace_back([&, r] {
       try {
-        Rank rank(platform, store, r, world, timeout);
+        Rank rank(platform, store, r, world, timeout, bridged);
         body(rank);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << r << " threw: " << error.what();
@@ -104,6 +108,44 @@ TEST(Channel, ACallWaitsForTheCurrentStreamAndStreamsWaitForTheCall) {
     rank.channel.wait(*call);
     EXPECT_TRUE(rank.channel.done(*call));
   });
+}
+
+TEST(Channel, ACallOverTheBridgeWaitsForTheCurrentStreamAndTheHostForTheCall) {
+  const auto body = [](Rank& rank) {
+    rank.channel.create();
+    std::atomic<bool> gate = false;
+    std::vector<float> values(3, -1.0F);
+    const Stream current(rank.device);
+    current.launch_host(&wait_for_gate, &gate);
+    current.launch_host(&write_five, &values);
+    const auto call = rank.channel.submit(sum(values), &current);
+    EXPECT_FALSE(rank.channel.done(*call));
+    open(gate);
+    rank.channel.wait(*call);
+    EXPECT_EQ(values, std::vector<float>(3, 10.0F));
+  };
+  run_ranks(open_platform("cpu"), 2, body, kLong, /*bridged=*/true);
+}
+
+TEST(Channel, ARankThatNeverCallsIsATimeoutOverTheBridge) {
+  std::atomic<bool> told = false;
+  const auto body = [&told](Rank& rank) {
+    rank.channel.create();
+    if (rank.channel.index() == 1) return told.wait(false);
+    std::vector<float> values(3, 1.0F);
+    const Stream current(rank.device);
+    try {
+      rank.channel.wait(*rank.channel.submit(sum(values), &current));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.status(), CONCORD_STATUS_TIMEOUT);
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 is behind in group tp"));
+    }
+    EXPECT_EQ(values, std::vector<float>(3, 1.0F)) << "a failed call must not write its result";
+    EXPECT_TRUE(rank.channel.failed());
+    open(told);
+  };
+  run_ranks(open_platform("cpu"), 2, body, 300ms, /*bridged=*/true);
 }
 
 TEST(Channel, RanksThatWaitForALateOneAreHeldUpLongerThanItOnBothClocks) {

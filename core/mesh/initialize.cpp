@@ -17,8 +17,11 @@
 #include "core/base/job_board.h"
 #include "core/base/quoted.h"
 #include "core/mesh/job_environment.h"
+#include "core/mesh/job_platforms.h"
+#include "core/mesh/store/platform_exchange.h"
 #include "core/mesh/store/rendezvous.h"
 #include "platform/base/thread_safety.hpp"
+#include "platform/bridge/bridge.h"
 #include "platform/cpp/platform.hpp"
 #include "platform/loader/host.h"
 #include "platform/loader/registry.h"
@@ -95,11 +98,12 @@ int64_t slot_of(const JobEnvironment& job) {
 }
 
 Platform platform_of(const InitializeArgs& args) {
-  use_platform(args.platform);
+  const std::string own = own_platform(args.platform);
+  use_platform(own);
   const loader::Plugin& used = loader::current_plugin();
-  if (!args.platform.empty() && &loader::open_plugin(args.platform) != &used) {
+  if (!own.empty() && &loader::open_plugin(own) != &used) {
     throw ConfigError(fmt::format("platform is {}, but this process already uses {}; choose it before anything else",
-                                  quoted(args.platform), used.name));
+                                  quoted(own), used.name));
   }
   return Platform(used);
 }
@@ -199,10 +203,15 @@ void make_context(Instance& one, const InitializeArgs& args, const JobEnvironmen
   const std::shared_ptr<Store> store = make_prefix_store(one.store, key_prefix(++one.generation));
   const Peers early(store, job.rank);  // announces this rank, which may exit before all have joined
   std::vector<Term> terms = arguments;
-  terms.push_back({"platform", std::string(platform.name())});
+  terms.push_back({"bridge", fmt::format("format {}", bridge::kWireFormat)});
+  const OwnPlatform own{job.rank, job.world, std::string(platform.name()), loader::setting("platform").has_value()};
+  announce_platform(*store, own);
   rendezvous(*store, {job.rank, job.world, describe_this_process(), std::move(terms)}, timeout);
-  auto context = std::make_unique<ParallelContext>(ParallelContext::Options{
-      device, layout, job.rank, store, seeds, timeout, check_calls_is_on(), flight_folder(args), job.local_rank});
+  PlatformMap platforms = exchange_platforms(*store, own, timeout);
+  check_platforms(layout, platforms);
+  auto context = std::make_unique<ParallelContext>(
+      ParallelContext::Options{device, layout, job.rank, store, seeds, timeout, check_calls_is_on(),
+                               flight_folder(args), job.local_rank, std::move(platforms)});
   seed_torch(*context, seeds);
   context->create_groups(args.create_groups);
   one.context = std::move(context);

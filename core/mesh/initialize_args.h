@@ -28,8 +28,8 @@ struct InitializeArgs {
   bool operator==(const InitializeArgs&) const = default;
 };
 
-// Makes |name_or_path| the platform of this process and of those that it starts from now on, as CONCORD_PLATFORM does.
-// Does nothing if it is empty. Call before current_platform().
+// Makes |name_or_path| the platform of this process and of those that it starts, as CONCORD_PLATFORM does. A rank takes
+// its entry of a list (job_platforms.h). Does nothing if it is empty. Call before current_platform().
 void use_platform(const std::string& name_or_path);
 
 // Returns the layout for |args|. Throws ConfigError like RankLayout.

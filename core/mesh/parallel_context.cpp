@@ -6,6 +6,7 @@
 
 #include "core/base/job_board.h"
 #include "core/torch/device.h"
+#include "platform/bridge/bridge.h"
 
 namespace concord {
 namespace {
@@ -73,13 +74,15 @@ std::shared_ptr<Channel> ParallelContext::channel_for(const RankGroup& ranks, co
   for (const std::shared_ptr<Channel>& known : channels_) {
     if (known->ranks() == ranks && known->name() == name) return known;
   }
-  const ChannelServices services{device(),
+  // No stream of the device can wait for the bridge, so the host does.
+  const bool crosses = platforms().crosses(ranks);
+  const ChannelServices services{crosses ? bridge::bridge_device(device()) : device(),
                                  options_.store,
                                  flight_,
                                  watchdog_,
                                  options_.timeout,
                                  options_.check_calls,
-                                 platform().capability(CONCORD_CAP_STREAM_HOST_IS_CURRENT) != 0,
+                                 crosses || platform().capability(CONCORD_CAP_STREAM_HOST_IS_CURRENT) != 0,
                                  communication_time_};
   channels_.push_back(std::make_shared<Channel>(name, ranks, rank(), services));
   return channels_.back();
@@ -121,7 +124,7 @@ void ParallelContext::abandon() noexcept {
 void ParallelContext::create_groups(std::span<const GroupKind> kinds) {
   std::vector<GroupKind> wanted = kinds_to_create(kinds);
   if (wanted.empty()) return;
-  if (platform().capability(CONCORD_CAP_COMM_SPLIT) != 0) {
+  if (platform().capability(CONCORD_CAP_COMM_SPLIT) != 0 && !platforms().is_mixed()) {
     split_from_world(wanted);
     return;
   }

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/mesh/channel.h"
+#include "core/mesh/platform_map.h"
 #include "core/mesh/process_group.h"
 #include "core/mesh/rank_layout.h"
 #include "core/mesh/rng_tracker.h"
@@ -44,6 +45,7 @@ class ParallelContext {
     bool check_calls = false;         // see call_checker.h
     std::string flight_folder = ".";  // folder for the flight recorder's file after a failure
     int64_t local_rank = 0;           // index among the processes of this machine
+    PlatformMap platforms{};          // the platform of each rank
   };
   explicit ParallelContext(Options options);
   ~ParallelContext();
@@ -51,6 +53,8 @@ class ParallelContext {
   ParallelContext& operator=(const ParallelContext&) = delete;
 
   const Platform& platform() const { return options_.device.platform(); }
+  // Returns the platform of each rank, as exchanged at the rendezvous; not mixed if all are the same.
+  const PlatformMap& platforms() const { return options_.platforms; }
   const Device& device() const { return options_.device; }
   c10::Device torch_device() const { return torch_device_; }
   const RankLayout& layout() const { return options_.layout; }

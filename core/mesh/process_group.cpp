@@ -143,7 +143,7 @@ Work ProcessGroup::submit(ChannelCall call) {
   // Evaluated only while a profile is recorded.
   RECORD_USER_SCOPE(fmt::format("{} {}", name_, call.signature.to_string()));
   Work work;
-  if (channel_->host_is_current()) {
+  if (channel_->host_is_current() && channel_->device() == device_) {
     work.parts_.push_back({channel_, channel_->submit(std::move(call), nullptr)});
   } else {
     const Stream current = torch_stream(device_);

@@ -128,7 +128,8 @@ void check_report(const Options& options) {
 std::string usage() {
   return R"(Checks a device plugin against the contract of platform/abi, by value, in separate processes.
 
-  --platform P        the plugin: cpu, cuda, ascend, or a path to its file. Default: CONCORD_PLATFORM, or the best found
+  --platform P        the plugin: cpu, cuda, ascend, or a path to its file; bridge:P,Q is the bridge between ranks on
+                      P and on Q, in turn. Default: CONCORD_PLATFORM, or the best found
   --world N           tests of several ranks run with each of 1, 2, 3, 4 and 8 ranks up to N, and with N itself.
                       Default: 8; 3 with --quick; 2 with --perf, which runs with N ranks only
   --quick             a shorter run for everyday work

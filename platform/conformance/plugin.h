@@ -17,9 +17,10 @@ struct Plugin {
   std::string why_not(const char* name) const;  // the note of a capability, as a phrase
 };
 
-// Opens |platform| (a name, a path, or empty for the loader's own choice). Throws std::exception with the loader's
-// message.
-Plugin open_plugin(const std::string& platform);
+// Opens |platform| (a name, a path, or empty for the loader's own choice) for rank |rank|. "bridge:cpu,ascend" is the
+// bridge (platform/bridge/bridge.h) between ranks that take turns with these plugins. Throws std::exception with the
+// loader's message.
+Plugin open_plugin(const std::string& platform, int rank);
 
 // The message of the calling thread's last failure, and clears it.
 std::string take_detail();

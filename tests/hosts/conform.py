@@ -2,6 +2,8 @@
 other.
 
     conform.py CONCORD_CONFORM PLUGIN [arguments of the kit]...
+
+PLUGIN is a path, or bridge:PATH[,PATH] for the bridge between platforms, in the folder of the cpu plugin.
 """
 
 import os
@@ -14,7 +16,7 @@ from hosts import Hosts, skip_without_engine
 
 def main(arguments):
     kit, plugin, *more = arguments
-    skip_without_engine(plugin)
+    skip_without_engine(plugin.removeprefix("bridge:").split(",")[0])
     with tempfile.TemporaryDirectory() as folder, Hosts(2) as hosts:
         program = os.path.join(folder, "on_its_host")
         with open(program, "w", encoding="utf-8") as file:

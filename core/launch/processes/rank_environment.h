@@ -2,6 +2,7 @@
 // difference.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,18 @@ struct RankPlace {
 
 // |base| ("NAME=value", the launcher's own) with the variables of |place| in it. OMP_NUM_THREADS is set to an even
 // share of the cores if there are several processes and it is not set: all cores for each would slow all of them down.
+// If CONCORD_PLATFORM has several names, the rank gets its own (core/mesh/platform_map.h).
 std::vector<std::string> rank_environment(std::span<const std::string> base, const RankPlace& place);
+
+// Returns whether CONCORD_PLATFORM of this process has several names.
+bool has_several_platforms();
+
+// Throws ConfigError if CONCORD_PLATFORM has several names and they do not divide |world| ranks, or together with
+// |spares| or a world that may shrink: a spare has loaded its platform before it is known which rank it replaces.
+void check_platform_list(int64_t world, int spares, bool may_shrink);
+
+// Returns the index of the rank's device among those that its platform has on this machine: the local rank, unless
+// CONCORD_PLATFORM has several names.
+int device_index(std::span<const std::string> base, const RankPlace& place);
 
 }  // namespace concord

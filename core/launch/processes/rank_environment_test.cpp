@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/mesh/job_environment.h"
 
 namespace concord {
@@ -39,6 +42,29 @@ TEST(RankEnvironment, ThreadsAreAnEvenShareOfTheCores) {
   place.nproc = 1;
   place.local_rank = 0;
   EXPECT_THAT(rank_environment({}, place), Not(Contains(StartsWith("OMP_NUM_THREADS"))));
+}
+
+TEST(RankEnvironment, EveryRankGetsItsOwnOfSeveralPlatformsAndTheFirstDevicesOfIt) {
+  const std::vector<std::string> base = {"CONCORD_PLATFORM=cuda,ascend,cpu"};  // four ranks each
+  RankPlace place = kPlace;
+  place.first_rank = 6;
+  std::vector<std::string> platforms;
+  std::vector<int> devices;
+  for (place.local_rank = 0; place.local_rank < place.nproc; ++place.local_rank) {
+    const std::vector<std::string> environment = rank_environment(base, place);
+    std::ranges::copy_if(environment, std::back_inserter(platforms),
+                         [](const std::string& entry) { return entry.starts_with("CONCORD_PLATFORM="); });
+    devices.push_back(device_index(base, place));
+  }
+  EXPECT_THAT(platforms, testing::ElementsAre("CONCORD_PLATFORM=ascend", "CONCORD_PLATFORM=ascend",
+                                              "CONCORD_PLATFORM=cpu", "CONCORD_PLATFORM=cpu"));
+  EXPECT_THAT(devices, testing::ElementsAre(0, 1, 0, 1));
+}
+
+TEST(RankEnvironment, OnePlatformAndTheLocalRankAreKept) {
+  const std::vector<std::string> base = {"CONCORD_PLATFORM=ascend"};
+  EXPECT_THAT(rank_environment(base, kPlace), Contains("CONCORD_PLATFORM=ascend"));
+  EXPECT_EQ(device_index(base, kPlace), 1);
 }
 
 TEST(RankEnvironment, IsWhatTheReaderOfJobEnvironmentsExpects) {

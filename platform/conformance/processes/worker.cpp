@@ -106,7 +106,7 @@ int worker_main(int rank, int world, bool quick, const std::string& platform) {
   ParentExchange exchange(channel, rank, world);
   Plugin plugin;
   try {
-    plugin = open_plugin(platform);
+    plugin = open_plugin(platform, rank);
   } catch (const std::exception& error) {
     channel.send(MessageKind::kRefused, error.what());
     return 0;
