@@ -85,6 +85,9 @@ struct TrainingPlan {
   bool continues() const { return !resume_from.empty() && resume_parts.progress; }  // a run that has done steps
 };
 
+// Plans only what needs no data: the model's config, the adapter, the schedule and its stages. Throws ConfigError.
+TrainingPlan plan_model(const TrainingArguments& arguments);
+
 // Plans the run for |rank| of |world| processes. Throws ConfigError for every error that can be detected at this point.
 TrainingPlan plan_training(const TrainingArguments& arguments, int64_t rank, int64_t world,
                            const DatasetProvider& datasets = {});

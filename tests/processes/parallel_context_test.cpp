@@ -142,12 +142,29 @@ TEST_P(ContextParallel, GatheredAttentionIsThatOfTheWholeSequenceAlsoWithAWindow
              [](ParallelContext& job) { check_all(job, gathered_attention, true); });
 }
 
+// Also with fewer key heads than ranks, and with 6 key heads over 4 ranks, of which neither divides the other.
+TEST_P(ContextParallel, UlyssesAttentionIsThatOfTheWholeSequence) {
+  expect_job(GetParam(), {.context_parallel_size = GetParam()}, [](ParallelContext& job) {
+    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      for (const int64_t kv_heads : {1, 2, 4})
+        check(job, {.lengths = {48}, .kv_heads = kv_heads, .type = type}, ulysses_attention);
+      check(job, {.lengths = {16}, .heads = 12, .kv_heads = 6, .type = type}, ulysses_attention);
+      check(job, {.lengths = {16, 8, 40}, .type = type}, ulysses_attention);
+      check(job, {.lengths = {48}, .type = type, .extras = true}, ulysses_attention);
+      check(job, {.lengths = {16, 8, 40}, .type = type, .extras = true}, ulysses_attention);
+      check(job, {.lengths = {48}, .window = 11, .type = type, .extras = true}, ulysses_attention);
+      check(job, {.lengths = {16, 40}, .window = 5, .type = type}, ulysses_attention);
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(OfRanks, ContextParallel, ::testing::Values(1, 2, 4));
 
 TEST(ContextParallelTogether, WithTensorParallelismEachKeepsToItsOwnGroup) {
   expect_job(4, {.tensor_model_parallel_size = 2, .context_parallel_size = 2}, [](ParallelContext& job) {
     check(job, {.lengths = {48}}, ring_attention);
     check(job, {.lengths = {16, 8, 40}}, gathered_attention);
+    check(job, {.lengths = {16, 8, 40}}, ulysses_attention);
   });
 }
 
@@ -168,6 +185,13 @@ TEST(ContextParallelTogether, WhatCannotBeMeantIsRefusedWithTheNumbers) {
     EXPECT_THAT(refusal(8, {.window = 4}, {}), HasSubstr("window = 4"));
     EXPECT_THAT(refusal(8, {}, {0, 6, 16}), HasSubstr("6 tokens"));
     EXPECT_THAT(refusal(8, {}, {0, 8, 12}), HasSubstr("16"));
+    const at::Tensor three_heads = here(sample({1, 8, 3, kSize}, 1));
+    try {
+      ulysses_attention(three_heads, three_heads, three_heads, group);
+      ADD_FAILURE() << "3 heads were split over 2 ranks";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("1 x 2 ranks"), HasSubstr("3 heads"), HasSubstr("cp_comm_type p2p")));
+    }
   });
 }
 

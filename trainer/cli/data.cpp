@@ -10,6 +10,7 @@
 #include "core/base/config_error.h"
 #include "core/base/files/hub_cache.h"
 #include "core/base/files/output_check.h"
+#include "core/base/files/paths.h"
 #include "core/base/quoted.h"
 #include "trainer/cli/setting_options.h"
 #include "trainer/data/build/build.h"
@@ -24,7 +25,7 @@ namespace {
 struct BuildCommand {
   BuildArguments arguments;
   TrainingArguments settings;
-  bool json = false;
+  bool json = false, images = false;
   // Megatron's, where they differ.
   std::string output_prefix, tokenizer_type, tokenizer_model;
   std::vector<std::string> json_keys = {"text"};
@@ -98,6 +99,10 @@ void take_megatron_options(const CLI::App& build, BuildCommand* given) {
   if (tokenizer.empty()) tokenizer = given->tokenizer_model;
   arguments.tokenizer = local_model(tokenizer, "--tokenizer");
   arguments.chat_template = given->settings.data.chat_template;
+  arguments.media = given->settings.data.media;
+  if (!given->images) return;
+  arguments.media.processor = arguments.tokenizer;
+  arguments.output = without_trailing_slashes(arguments.output);
 }
 
 nlohmann::ordered_json run_build(const BuildArguments& arguments, bool json) {
@@ -165,7 +170,9 @@ void add_build(CLI::App* data) {
                    ".json, compressed "
                    ".jsonl, or folders or patterns of such files; several are read in order")
       ->required();
-  build->add_option("--output", arguments.output, "PREFIX of the .bin and .idx files; with --sft a .jsonl file");
+  build->add_option("--output", arguments.output,
+                    "PREFIX of the .bin and .idx files; with --sft a .jsonl file, with --images a "
+                    "folder");
   add_setting(build,
               {.name = "tokenizer",
                .help = "tokenizer of the model: its folder or an HF tokenizer.json (needs Python with tokenizers); or "
@@ -178,6 +185,16 @@ void add_build(CLI::App* data) {
       ->default_str("true");
   build->add_flag("--sft", arguments.sft,
                   "convert conversations (\"messages\") to samples with loss on the assistant's tokens only");
+  build->add_flag("--images", given->images,
+                  "with --sft: conversations may have images and videos, converted by the processor in the folder of "
+                  "--tokenizer (needs Python with transformers and pillow, for videos also torchvision and av); writes "
+                  "a folder of .safetensors files");
+  build->add_option("--max_shard_bytes", arguments.media_shard_bytes, "most bytes of a .safetensors file of --images")
+      ->capture_default_str();
+  for (const char* name : {"media_dir", "skip_bad_images", "image_max_pixels", "image_min_pixels", "video_max_pixels",
+                           "video_min_pixels", "video_fps", "video_maxlen"}) {
+    add_setting(build, {.name = name}, &given->settings);
+  }
   add_setting(build, {.name = "chat_template", .help = "Jinja file, for --sft (default: the tokenizer's own template)"},
               &given->settings);
   build->add_option("--workers", arguments.workers, "number of parallel workers; 0: one per core")

@@ -206,15 +206,16 @@ std::vector<Finding> examine_platform(const std::string& name) {
            "see `concord platforms` for its plugin and what it lacks"}};
 }
 
-void add_doctor_command(CLI::App* program, int* exit_code) {
+void add_doctor_command(CLI::App* program, int* exit_code, const std::function<Finding()>& last) {
   const auto as_json = std::make_shared<bool>(false);
   const auto platform = std::make_shared<std::string>();
   CLI::App* app = program->add_subcommand("doctor", "check this machine and recommend what to do about each finding");
   app->footer("Exit codes: 0 no problems, 1 problems found, 2 wrong usage.");
   app->add_flag("--json", *as_json, "one JSON document on standard output and nothing else there");
   app->add_option("--platform", *platform, "check the vendor's software of this platform instead: ascend");
-  app->callback([as_json, platform, exit_code] {
-    const std::vector<Finding> findings = platform->empty() ? examine_machine() : examine_platform(*platform);
+  app->callback([as_json, platform, exit_code, last] {
+    std::vector<Finding> findings = platform->empty() ? examine_machine() : examine_platform(*platform);
+    if (platform->empty() && last) findings.push_back(last());
     *as_json ? print_json(findings) : print_text(findings);
     for (const Finding& finding : findings) {
       if (finding.kind == Kind::problem) *exit_code = 1;

@@ -1,6 +1,7 @@
 // `concord doctor`: checks this machine and says what to do about each finding.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ struct Finding {
   std::string advice;  // what to do; empty if nothing has to be done
 };
 
-// Exit code 1 if there is a problem.
-void add_doctor_command(CLI::App* program, int* exit_code);
+// Exit code 1 if there is a problem. |last|, if not empty, is called after all other checks of the machine.
+void add_doctor_command(CLI::App* program, int* exit_code, const std::function<Finding()>& last = {});
 
 std::vector<Finding> examine_machine();
 // Returns the findings of a platform's own checks of the vendor's software (platform/abi/doctor.h), or a problem if it

@@ -29,6 +29,7 @@ constexpr const char* kGenerateFooter =
   concord generate --model DIR --prompt "Once upon a time"
   concord generate --model DIR --chat                          a conversation, a line per message, until Ctrl-D
   concord generate --model DIR --prompt "Who are you?" --chat --temperature 0.7 --top_p 0.9
+  concord generate --model DIR --prompt "What is it?" --chat --image cat.jpg
   concord generate --model DIR --prompts questions.jsonl --json --nproc 2 --tensor_model_parallel_size 2
 A line of a .jsonl is {"prompt": ...}, {"messages": [...]} or {"input_ids": [...]}; other files have a prompt per line.
 Without --temperature the most probable token is taken. With the same seed the same text comes from every layout and
@@ -41,6 +42,10 @@ void check_generate_args(const GenerateArguments& given) {
     throw ConfigError("generate needs either --prompt TEXT or --prompts FILE, or --chat for a conversation");
   }
   check_sampling(given.options.sampling);
+  if (!(given.images.empty() && given.videos.empty()) && given.prompt.empty()) {
+    throw ConfigError("--image and --video need --prompt TEXT and --chat");
+  }
+  make_prompt(given.prompt, given.chat, given.images, given.videos);
   bool needs_tokenizer = given.prompts.empty();
   if (!given.prompts.empty()) {
     for (const Prompt& prompt : read_prompts(given.prompts, given.chat)) {
@@ -126,6 +131,10 @@ void add_generate_command(CLI::App* program, int* exit_code) {
       ->required();
   app->add_option("--adapter", given->adapter, "folder of an adapter for the model");
   app->add_option("--prompt", given->prompt, "text to continue");
+  app->add_option("--image", given->images, "file of an image before --prompt, with --chat; several in this order")
+      ->allow_extra_args(false);
+  app->add_option("--video", given->videos, "file of a video before --prompt and after the images, with --chat")
+      ->allow_extra_args(false);
   app->add_option("--prompts", given->prompts, "file with prompts, .jsonl or one per line");
   app->add_flag("--chat", given->chat, "the prompt is a message, which the model answers; without one: a conversation");
   add_settings(app, {{.name = "tokenizer"}, {.name = "chat_template"}}, settings.get());

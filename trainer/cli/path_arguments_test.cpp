@@ -218,8 +218,13 @@ std::vector<PathCase> path_cases() {
   };
 }
 
-// Arguments whose value is text and no path, or that of a plugin, which the loader checks (platform/loader/probe_test).
+// Arguments whose value is text and no path, that of a plugin, which the loader checks (platform/loader/probe_test), or
+// of images or videos, which the image process opens (tests/parity/multimodal).
 const std::set<std::string> kTexts = {"data build --json_keys",
+                                      "data build --media_dir",
+                                      "train --media_dir",
+                                      "generate --image",
+                                      "generate --video",
                                       "data build --tokenizer_type",
                                       "doctor --platform",
                                       "generate --platform",
@@ -246,9 +251,12 @@ const std::set<std::string> kTexts = {"data build --json_keys",
                                       "merge --dtype",
                                       "merge --max_shard_size",
                                       "plan --order",
+                                      "plan --platform",
                                       "plan --dtype",
                                       "plan --exp_avg_dtype",
                                       "plan --exp_avg_sq_dtype",
+                                      "plan --main_grads_dtype",
+                                      "plan --main_params_dtype",
                                       "plan --optimizer",
                                       "schedule --placement",
                                       "report --names",

@@ -1,6 +1,7 @@
 #include "trainer/cli/program.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,6 +21,7 @@
 #include "core/base/resources.h"
 #include "core/launch/job/restart_policy.h"
 #include "core/mesh/bad_device.h"
+#include "platform/abi/concord.h"
 #include "platform/loader/error.h"
 #include "trainer/cli/chaos.h"              // concord chaos: trains under faults and compares
 #include "trainer/cli/conform/conform.h"    // concord conform: checks a plugin against the contract
@@ -36,12 +38,14 @@
 #include "trainer/cli/plans/schedule.h"     // concord schedule: prints, costs and draws a pipeline schedule
 #include "trainer/cli/platforms.h"          // concord platforms: the plugins found and the one chosen
 #include "trainer/cli/print_error.h"
+#include "trainer/cli/program_version.h"
 #include "trainer/cli/report.h"  // concord report: compares runs
 #ifdef CONCORD_WITH_TORCH
 #include "core/launch/processes/zygote_process.h"
 #include "trainer/cli/generate.h"  // concord generate: text that a model writes; not available without libtorch
 #include "trainer/cli/probe.h"     // concord probe: a model's results on one batch; not available without libtorch
 #include "trainer/cli/train.h"     // concord train: trains a model; not available without libtorch
+#include "trainer/torch_module/libtorch.h"
 #include "trainer/torch_module/loader.h"
 #endif
 
@@ -125,7 +129,31 @@ int exit_of_parse(const CLI::App& app, const CLI::ParseError& error) {
   return code == 0 ? 0 : kWrongUsage;
 }
 
+std::string version_text() {
+  std::string text =
+      fmt::format("concord {} (plugin ABI {}.{}", program_version(), CONCORD_ABI_MAJOR, CONCORD_ABI_MINOR);
 #ifdef CONCORD_WITH_TORCH
+  text += ", libtorch " CONCORD_TORCH_VERSION;
+#endif
+  return text + ")";
+}
+
+#ifdef CONCORD_WITH_TORCH
+// Loads libtorch as a rank does: call after all that uses the platform (trainer/torch_module/table.h).
+Finding examine_libtorch() {
+  const char* const named = std::getenv("CONCORD_TORCH");
+  try {
+    torch_module();
+    const std::string place = named != nullptr && *named != '\0' ? std::string(", CONCORD_TORCH is ") + named : "";
+    return {Finding::Kind::fine, "libtorch", CONCORD_TORCH_VERSION + place, ""};
+  } catch (const std::exception& error) {
+    const std::string advice = libtorch_advice();
+    std::string found = error.what();
+    if (found.ends_with("; " + advice)) found.resize(found.size() - advice.size() - 2);
+    return {Finding::Kind::problem, "libtorch", found, advice};
+  }
+}
+
 // Returns in the ranks that it forks. Where libtorch cannot be loaded, ranks that are started instead say why.
 void be_zygote() {
   try {
@@ -143,11 +171,15 @@ std::unique_ptr<CLI::App> make_program(int* exit_code) {
   auto program =
       std::make_unique<CLI::App>("Concord: one training framework for NVIDIA, Ascend and plain CPUs", "concord");
   CLI::App& app = *program;
-  app.set_version_flag("--version", "concord " CONCORD_VERSION);
+  app.set_version_flag("--version", version_text());
   app.require_subcommand(1);
   app.footer("See concord help SUBCOMMAND for details. Exit codes: 0 success, 1 failure, 2 wrong usage.");
   add_platforms_command(&app, exit_code);
+#ifdef CONCORD_WITH_TORCH
+  add_doctor_command(&app, exit_code, examine_libtorch);
+#else
   add_doctor_command(&app, exit_code);
+#endif
   add_plan_command(&app);
   add_schedule_command(&app);
   add_chaos_command(&app, exit_code);

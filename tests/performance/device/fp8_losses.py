@@ -24,6 +24,7 @@ from pathlib import Path
 SHAPES = {  # hidden, intermediate, layers, heads, key and value heads; sizes that kernels of 8 bits are written for
     "0.5b": (896, 4864, 24, 14, 2),
     "small": (768, 2304, 8, 12, 4),
+    "25m": (512, 1536, 8, 8, 4),
     "tiny": (64, 128, 2, 4, 2),
 }
 BATCH = "--per_device_train_batch_size"
@@ -60,13 +61,13 @@ def write_inputs(folder, args, seed, text):
             file.write(json.dumps({"input_ids": list(text[first:first + args.length])}) + "\n")
 
 
-def train(program, folder, args, seed, way):
+def train(program, folder, args, seed, way, arguments):
     """The losses of all steps."""
     out = folder / way.replace(" ", "-").replace(",", "")
     command = [program, "train", "--nproc", 1, "--model_config", folder / "config.json", "--train_data", folder / "data.jsonl", "--shuffle",
                "false", "--seq_length", args.length, "--max_steps", args.steps, "--bf16", "--seed", seed, "--learning_rate", args.learning_rate,
                "--lr_scheduler_type", "constant_with_warmup", "--warmup_steps", args.steps // 10, "--logging_steps", 1, "--save_strategy",
-               "no", "--report_to", "none", "--output_dir", out, *WAYS[way](args.batch)]
+               "no", "--report_to", "none", "--output_dir", out, *arguments]
     ended = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     if ended.returncode != 0:
         raise RuntimeError(f"{way}, seed {seed}: concord train failed:\n{ended.stdout[-2000:]}\n{ended.stderr[-4000:]}")
@@ -83,21 +84,23 @@ def interval(differences):
     return statistics.fmean(differences), T95[count - 2] * statistics.stdev(differences) / math.sqrt(count)
 
 
-def report(losses, seeds, steps):
+def report(losses, seeds, steps, base):
     results = {}
     for part, first in (("all steps", 0), ("last third", steps - steps // 3)):
-        for way in (way for way in losses if way != "bf16"):
-            means = [[statistics.fmean(losses[which][seed][first:]) for seed in seeds] for which in (way, "bf16")]
+        for way in (way for way in losses if way != base):
+            means = [[statistics.fmean(losses[which][seed][first:]) for seed in seeds] for which in (way, base)]
             differences = [100 * (own / plain - 1) for own, plain in zip(*means)]
             mean, half = interval(differences)
             results[f"{way}, {part}"] = {"percent": differences, "mean": mean, "low": mean - half, "high": mean + half}
-            print(f"{part:10}  {way:18} {mean:+.2f} %, 95 % interval {mean - half:+.2f} to {mean + half:+.2f} %   ("
+            print(f"{part:10}  {way:20} {mean:+.2f} %, 95 % interval {mean - half:+.2f} to {mean + half:+.2f} %   ("
                   + ", ".join(f"{each:+.2f}" for each in differences) + ")", flush=True)
     return results
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(text=__doc__, all_ways=WAYS, **defaults):
+    """Compares |all_ways| with the first of them; |defaults| are those of the arguments."""
+    base, *others = all_ways
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
     parser.add_argument("--seeds", type=int, default=8, choices=range(2, len(T95) + 2), metavar=f"2..{len(T95) + 1}")
     parser.add_argument("--steps", type=int, default=300)
@@ -105,22 +108,23 @@ def main():
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--learning_rate", type=float, default=6e-4)
-    parser.add_argument("--way", choices=[way for way in WAYS if way != "bf16"], action="append", help="default: all of them")
+    parser.add_argument("--way", choices=others, action="append", help="default: all of them")
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--json", default="")
+    parser.set_defaults(**defaults)
     args = parser.parse_args()
-    ways = ["bf16", *(args.way or [way for way in WAYS if way != "bf16"])]
+    ways = [base, *(args.way or others)]
     losses, seeds, text = {way: {} for way in ways}, range(1, args.seeds + 1), repository_text()
     with tempfile.TemporaryDirectory() as path, concurrent.futures.ThreadPoolExecutor(args.parallel) as pool:
         for seed in seeds:
             (Path(path) / str(seed)).mkdir()
             write_inputs(Path(path) / str(seed), args, seed, text)
-        runs = {pool.submit(train, args.program, Path(path) / str(seed), args, seed, way): (way, seed) for seed in seeds for way in ways}
+        runs = {pool.submit(train, args.program, Path(path) / str(seed), args, seed, way, all_ways[way](args.batch)): (way, seed) for seed in seeds for way in ways}
         for run in concurrent.futures.as_completed(runs):
             way, seed = runs[run]
             losses[way][seed] = run.result()
             print(f"{way}, seed {seed}: loss {losses[way][seed][0]:.4f} to {losses[way][seed][-1]:.4f}", flush=True)
-    results = report(losses, seeds, args.steps)
+    results = report(losses, seeds, args.steps, base)
     if args.json:
         Path(args.json).write_text(json.dumps({"arguments": vars(args), "results": results, "losses": losses}) + "\n")
 

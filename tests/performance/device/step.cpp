@@ -1,7 +1,7 @@
 // The cost of a step on the platform's device (CONCORD_PLATFORM), and its overlap:
 //
-//   device_step adamw [MILLIONS]      AdamW on this many million parameters (bf16 values, fp32 state), as a fraction of
-//                                     the bandwidth of a copy on the same device in the same run
+//   device_step adamw [MILLIONS]      AdamW on this many million parameters (bf16 values, moments in several types), as
+//                                     a fraction of the bandwidth of a copy on the same device in the same run
 //   device_step experts               one layer of experts without its router (24,576 tokens of 1536, 8 of 128 experts
 //                                     of width 256), forward and backward with fp32 weight gradients, in TFLOP/s
 //   device_step overlap [TRACE.json]  one rank of a data-parallel job: the fraction of the gradient reduction that
@@ -25,6 +25,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/code_map.h"
 #include "core/data_parallel/finalize_grads.h"
 #include "core/mesh/initialize.h"
 #include "core/models/auto_model.h"
@@ -32,8 +33,9 @@
 #include "core/ops/moe/moe_permute.h"
 #include "core/ops/optimizer/adamw.h"
 #include "core/ops/swiglu.h"
-#include "core/optim/adamw.h"
+#include "core/optim/narrow_state.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/rules/adamw.h"
 #include "platform/loader/text.h"
 
 namespace concord {
@@ -55,31 +57,69 @@ double best_of(const Device& device, int calls, const std::function<void()>& bod
   return best;
 }
 
+struct StateTypes {
+  const char* name;
+  c10::ScalarType m, v, grads;
+  bool has_remainder = false;
+
+  // Weights and moments read and written, gradients read, 16-bit values written, and with a remainder read.
+  double bytes() const {
+    double sum = (has_remainder ? 4 + 4 : 8 + 2) + static_cast<double>(c10::elementSize(grads));
+    for (const c10::ScalarType moment : {m, v}) {
+      sum += 2 * static_cast<double>(c10::elementSize(moment)) + (moment == at::kByte ? 8.0 / kStateBlock : 0);
+    }
+    return sum;
+  }
+};
+
+AdamWLists zero_state(const StateTypes& types, int64_t elements, const at::TensorOptions& fp32) {
+  constexpr int64_t kSegment = 4 << 20;  // about the size of a layer's matrix
+  AdamWLists lists;
+  for (int64_t left = elements; left > 0; left -= kSegment) {
+    const int64_t count = std::min(left, kSegment);
+    lists.weights.push_back(types.has_remainder ? at::zeros({count}, fp32.dtype(at::kShort))
+                                                : at::randn({count}, fp32));
+    lists.values.push_back(at::randn({count}, fp32).to(at::kBFloat16));
+    lists.grads.push_back(at::randn({count}, fp32).to(types.grads));
+    const auto add = [&](c10::ScalarType type, const char* key, auto& moments, auto& scales) {
+      moments.push_back(at::empty({count}, fp32.dtype(type)));
+      if (type == at::kByte) scales.push_back(at::empty({count / kStateBlock}, fp32));
+      zero_moment(moments.back(), type == at::kByte ? scales.back() : at::Tensor(), key);
+    };
+    add(types.m, "exp_avg", lists.m, lists.m_scales);
+    add(types.v, "exp_avg_sq", lists.v, lists.v_scales);
+  }
+  return lists;
+}
+
 int measure_adamw(int64_t millions) {
   ParallelContext& job = initialize({});
   const at::NoGradGuard no_grad;
   const at::TensorOptions fp32 = at::TensorOptions(at::kFloat).device(job.torch_device());
-  constexpr int64_t kSegment = 4 << 20;  // about the size of a layer's matrix
-  AdamWLists lists;
-  for (int64_t left = millions * 1000000; left > 0; left -= kSegment) {
-    const int64_t count = std::min(left, kSegment);
-    lists.weights.push_back(at::randn({count}, fp32));
-    lists.m.push_back(at::zeros({count}, fp32));
-    lists.v.push_back(at::zeros({count}, fp32));
-    lists.values.push_back(at::empty({count}, fp32.dtype(at::kBFloat16)));
-    lists.grads.push_back(at::randn({count}, fp32));
-  }
-  const double elements = static_cast<double>(millions) * 1e6;
-  const double bytes =
-      elements * (3 * 8 + 4 + 2);  // weights and moments read and written, gradients read, values written
-  const at::Tensor from = at::zeros({millions * 1000000}, fp32), to = at::empty_like(from);
-  const double copy = best_of(job.device(), 10, [&] { to.copy_(from); });
+  const int64_t count = millions * 1000000 / kStateBlock * kStateBlock;
+  const auto elements = static_cast<double>(count);
   const AdamWStep step = adamw_step({0.9, 0.95, 1e-8}, 1e-4, 0.1, 1, 3);
-  const double took = best_of(job.device(), 10, [&] { adamw_(lists, step); });
-  const double peak = 8 * elements / copy, reached = bytes / took;
-  std::printf("AdamW, %lld million parameters in %zu parts: %.3f ms, %.0f GB/s; a copy: %.0f GB/s; share %.3f\n",
-              static_cast<long long>(millions), lists.weights.size(), took * 1e3, reached / 1e9, peak / 1e9,
-              reached / peak);
+  double peak = 0;
+  {
+    const at::Tensor from = at::zeros({count}, fp32), to = at::empty_like(from);
+    peak = 8 * elements / best_of(job.device(), 10, [&] { to.copy_(from); });
+  }
+  constexpr auto kFp32 = at::kFloat, kBf16 = at::kBFloat16, kCodes = at::kByte;
+  for (const StateTypes& types :
+       {StateTypes{"fp32", kFp32, kFp32, kFp32}, StateTypes{"bf16", kBf16, kBf16, kFp32},
+        StateTypes{"8-bit", kCodes, kCodes, kFp32}, StateTypes{"bf16 and 8-bit", kBf16, kCodes, kFp32},
+        StateTypes{"8-bit, bf16 gradients", kCodes, kCodes, kBf16},
+        StateTypes{"8-bit, bf16 gradients, remainder", kCodes, kCodes, kBf16, true},
+        StateTypes{"bf16, bf16 gradients, remainder", kBf16, kBf16, kBf16, true}}) {
+    const AdamWLists lists = zero_state(types, count, fp32);
+    const double took = best_of(job.device(), 10, [&] { adamw_(lists, step); });
+    const double reached = types.bytes() * elements / took;
+    std::printf(
+        "AdamW, moments in %s, %lld million parameters in %zu parts: %.3f ms, %.1f B each, %.0f GB/s; a copy: "
+        "%.0f GB/s; share %.3f\n",
+        types.name, static_cast<long long>(millions), lists.weights.size(), took * 1e3, types.bytes(), reached / 1e9,
+        peak / 1e9, reached / peak);
+  }
   finalize();
   return 0;
 }

@@ -4,8 +4,8 @@ train.py PROGRAM [--shape qwen2.5-0.5b] [--batch 4] [--length 4096] [--steps 30]
          [--without compile,eager] [--keep DIR] [--probe] [-- ARGUMENTS of concord train, such as --fp8 hybrid]
 
 Prints tokens per second of `concord train` and of transformers (sdpa, fused AdamW, clipping at 1, bf16), eager and with
-torch.compile, and the MFU: 6 N and causal attention, N with the embeddings, relative to --peak FLOP/s (989.5e12: bf16 on
-an H200, dense). Warm-up steps are not counted. --probe instead runs a forward and backward pass of each shape with
+torch.compile, the memory in use of the former, and the MFU: 6 N and causal attention, N with the embeddings, relative to
+--peak FLOP/s (989.5e12: bf16 on an H200, dense). Warm-up steps are not counted. --probe instead runs a forward and backward pass of each shape with
 `concord probe` and prints the loss, which for fresh weights is about log(vocabulary). CONCORD_PLATFORM selects the
 platform.
 """
@@ -53,6 +53,11 @@ SHAPES = {
         model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=3584, intermediate_size=18944,
         num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4, vocab_size=152064, rope_theta=1e6,
         rms_norm_eps=1e-6, tie_word_embeddings=False, max_position_embeddings=32768, hidden_act="silu",
+        initializer_range=0.02, torch_dtype="bfloat16"),
+    "qwen2.5-14b": dict(
+        model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=5120, intermediate_size=13824,
+        num_hidden_layers=48, num_attention_heads=40, num_key_value_heads=8, vocab_size=152064, rope_theta=1e6,
+        rms_norm_eps=1e-5, tie_word_embeddings=False, max_position_embeddings=32768, hidden_act="silu",
         initializer_range=0.02, torch_dtype="bfloat16"),
     "tiny": dict(
         model_type="qwen2", architectures=["Qwen2ForCausalLM"], hidden_size=64, intermediate_size=128,
@@ -190,7 +195,8 @@ def main():
         result["mfu"] = rate * flops_of_token(shape, args.length) / args.peak
         result["ratio"] = results["concord"]["tokens_per_second"] / rate
         print(f"{name:22} {rate:10.0f} tokens/s  MFU {100 * result['mfu']:5.1f} %  ours / this {result['ratio']:.2f}  "
-              f"last loss {result['last_loss']:.4f}", flush=True)
+              f"last loss {result['last_loss']:.4f}"
+              + (f"  memory {result['memory_bytes'] / 2**30:.1f} GiB" if "memory_bytes" in result else ""), flush=True)
     if args.json:
         Path(args.json).write_text(json.dumps({"shape": args.shape, "batch": args.batch, "length": args.length,
                                                "results": results}, indent=2) + "\n")

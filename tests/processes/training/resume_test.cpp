@@ -30,6 +30,8 @@ TEST_F(TrainResume, EveryKindOfRunContinuesWithTheSameBits) {
       ranks(1, 4) + Args{"--optimizer", "sgd", "--save_strategy", "steps"},
       ranks(2, 2) + Args{"--use_distributed_optimizer", "--exp_avg_dtype", "bf16", "--exp_avg_sq_dtype", "bf16",
                          "--adam_beta2", "0.95"},
+      ranks(2, 1) + Args{"--use_distributed_optimizer", "--bf16", "--main_params_dtype", "remainder",
+                         "--main_grads_dtype", "bf16"},
       ranks(2, 4) + Args{"--pipeline_model_parallel_size", "2", "--pipeline_schedule", "zb-h1"},
       ranks(2, 2) + kLora + Args{"--tensor_model_parallel_size", "2", "--sequence_parallel", "--bf16"},
       ranks(2, 12) + Args{"--tensor_model_parallel_size", "2", "--sequence_parallel"}};  // ends an epoch at step 5

@@ -545,6 +545,13 @@ TEST_F(TrainLoop, AProfileHasSpansThatNest) {
   }
   EXPECT_EQ(found["forward 1F0"], 2) << "once in each step";
   EXPECT_EQ(found["backward 1B0"], 2);
+  int layers = 0;
+  for (const auto& [name, times] : std::map(found)) {
+    if (!name.starts_with("layers.") || name.ends_with(" backward")) continue;
+    EXPECT_EQ(found[name + " backward"], times) << name;
+    ++layers;
+  }
+  EXPECT_GE(layers, 1);
   EXPECT_EQ(found.count("step 1") + found.count("step 4") + found.count("forward 0F0"), 0u);
   std::sort(spans.begin(), spans.end(),
             [](const auto& a, const auto& b) { return a.first != b.first ? a.first < b.first : a.second > b.second; });

@@ -94,7 +94,7 @@ TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
   EXPECT_FALSE(fs::exists(path("out")));
 }
 
-// Rank 1 has met rank 0, which is ready to train, and does not know it yet: the fourth event.record is the call after
+// Rank 1 has met rank 0, which is ready to train, and does not know it yet: the sixth event.record is the call after
 // the barrier. It exits at once, and rank 0 loses it.
 TEST_P(TrainStop, BeforeAllRanksAreReadyTheyExitWithTheSameCode) {
   const std::string port = std::to_string(tests::free_port());
@@ -111,7 +111,7 @@ TEST_P(TrainStop, BeforeAllRanksAreReadyTheyExitWithTheSameCode) {
     return std::make_unique<TrainProgram>(train_args({}), ProcessSettings{.environment = environment});
   };
   const auto first = start("0", {});
-  const auto second = start("1", {"CONCORD_LAYERS=fault", "CONCORD_FAULT=event.record@4=delay:600s"});
+  const auto second = start("1", {"CONCORD_LAYERS=fault", "CONCORD_FAULT=event.record@6=delay:600s"});
   const auto is_ready = [&] { return fs::exists(path("out/metrics.jsonl")) || first->process().has_ended(); };
   ASSERT_TRUE(poll_until(is_ready)) << first->err() << second->err();
   first->process().signal(GetParam());

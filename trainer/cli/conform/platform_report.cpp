@@ -23,6 +23,7 @@
 #include "core/base/quoted.h"
 #include "trainer/cli/conform/golden_run.h"
 #include "trainer/cli/conform/zip_file.h"
+#include "trainer/cli/program_version.h"
 #include "trainer/report/files.h"
 
 extern char** environ;
@@ -211,7 +212,7 @@ class Report {
         settings[text.substr(0, equals)] = text.substr(equals + 1);
       }
     }
-    return {{"concord", CONCORD_VERSION},         {"platform", chosen_}, {"machine", machine()},
+    return {{"concord", program_version()},       {"platform", chosen_}, {"machine", machine()},
             {"environment", std::move(settings)}, {"parts", parts_},     {"verdict", has_failed_ ? "fail" : "pass"}};
   }
 

@@ -9,8 +9,10 @@
 
 #include "core/base/config_error.h"
 #include "core/base/files/hub_cache.h"
+#include "core/mesh/platform_map.h"
 #include "trainer/arguments/arguments.h"
 #include "trainer/cli/plans/plan_buckets.h"
+#include "trainer/cli/plans/plan_memory.h"
 #include "trainer/cli/setting_options.h"
 
 namespace concord {
@@ -152,6 +154,8 @@ void add_bucket_options(CLI::App* plan, BucketArguments* buckets, TrainingArgume
       plan, {.name = "optimizer", .help = "the one whose state is counted; muon's as if it were adam's"}, settings));
   with_buckets(add_setting(plan, {.name = "exp_avg_dtype"}, settings));
   with_buckets(add_setting(plan, {.name = "exp_avg_sq_dtype"}, settings));
+  with_buckets(add_setting(plan, {.name = "main_params_dtype"}, settings));
+  with_buckets(add_setting(plan, {.name = "main_grads_dtype"}, settings));
   with_buckets(add_setting(plan, {.name = "adam_beta2"}, settings));
   with_buckets(
       add_setting(plan, {.name = "ema_decay", .help = "as for train; above 0: also count the EMA weights"}, settings));
@@ -161,8 +165,13 @@ void add_bucket_options(CLI::App* plan, BucketArguments* buckets, TrainingArgume
 void print_plan(const TrainingArguments& settings, int64_t world, std::optional<int64_t> rank, BucketArguments buckets,
                 bool json) {
   const RankLayout layout = layout_of(settings.job, world);
+  const PlatformMap platforms = PlatformMap::parse(settings.job.platform, world);
   if (!buckets.wanted) {
     std::fputs((json ? plan_json(layout, rank) + "\n" : plan_text(layout, rank)).c_str(), stdout);
+    if (!json && !rank && platforms.is_mixed())
+      fmt::print("\n  group               with platforms {}\n{}", settings.job.platform,
+                 describe_platforms(layout, platforms));
+    check_platforms(layout, platforms);
     return;
   }
   buckets.model_config =
@@ -171,6 +180,7 @@ void print_plan(const TrainingArguments& settings, int64_t world, std::optional<
   buckets.sequence_parallel = settings.model_options.sequence_parallel;
   buckets.ddp_bucket_size = settings.data_parallel.ddp_bucket_size;
   buckets.optimizer = settings.optimizer;
+  if (settings.precision.main_grads_dtype == MainGradsType::bf16) buckets.grads_in_parameter_type = true;
   std::fputs(buckets_text(buckets, layout, rank.value_or(0), json).c_str(), stdout);
 }
 
@@ -185,7 +195,8 @@ void add_plan_command(CLI::App* program) {
     BucketArguments buckets;
   };
   const auto given = std::make_shared<Given>();
-  CLI::App* plan = program->add_subcommand("plan", "print the groups of a layout, or the buckets of a rank");
+  CLI::App* plan =
+      program->add_subcommand("plan", "print the groups of a layout, the buckets of a rank, or the memory of a run");
   // Before the others, which take precedence: options are taken in the order in which they are added.
   plan->add_option_function<std::string>(
           "--config",
@@ -194,7 +205,8 @@ void add_plan_command(CLI::App* program) {
           },
           "YAML or TOML file with settings of train")
       ->type_name("FILE");
-  plan->add_option("--world_size", given->world, "number of ranks, up to 2^40")->required();
+  add_plan_memory_command(plan);
+  plan->add_option("--world_size", given->world, "number of ranks, up to 2^40");
   add_settings(plan,
                {{.name = "tensor_model_parallel_size"},
                 {.name = "pipeline_model_parallel_size"},
@@ -202,12 +214,17 @@ void add_plan_command(CLI::App* program) {
                 {.name = "context_parallel_size"},
                 {.name = "expert_model_parallel_size"},
                 {.name = "expert_tensor_parallel_size"},
+                {.name = "platform", .help = "platforms of equal parts of the ranks: cuda,ascend"},
                 {.name = "order"}},
                &given->settings);
   plan->add_option("--rank", given->rank, "print only the groups of this rank; works for any world size");
   plan->add_flag("--json", given->json, "one JSON document on standard output");
   add_bucket_options(plan, &given->buckets, &given->settings);
-  plan->callback([given] { print_plan(given->settings, given->world, given->rank, given->buckets, given->json); });
+  plan->callback([given, plan] {
+    if (plan->got_subcommand("memory")) return;
+    if (plan->count("--world_size") == 0) throw CLI::RequiredError("--world_size");
+    print_plan(given->settings, given->world, given->rank, given->buckets, given->json);
+  });
 }
 
 }  // namespace concord
