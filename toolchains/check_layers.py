@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that no include goes against the arrows, and that no file or folder is too large.
 
-    trainer -> core -> platform/{cpp,loader,layers} -> platform/abi <- platform/sdk <- backends
+    trainer -> core -> platform/{bridge,cpp,loader,layers} -> platform/abi <- platform/sdk <- backends
 
 and all of them, except platform/abi, -> platform/base. Inside core and trainer each folder has its own arrows, which
 form no cycle.
@@ -18,7 +18,8 @@ import sys
 # Part of the tree -> the parts that its files may include in addition to their own. "trainer" is the files directly in
 # this folder and its LOOP_ROOMS.
 BASE = "platform/base"  # uses only the operating system and the compiler: for every layer except the C contract
-HOST = ["platform/cpp", "platform/loader", "platform/layers"]  # one library, whose parts may include each other
+# One library, whose parts may include each other.
+HOST = ["platform/bridge", "platform/cpp", "platform/loader", "platform/layers"]
 PLATFORM = HOST + ["platform/abi", BASE]
 ARROWS = {
     "platform/abi": [],
@@ -54,11 +55,13 @@ ARROWS = {
                 "core/schedule", "core/torch", *PLATFORM],
     "trainer/torch_module": ["trainer", "trainer/arguments", "trainer/data", "core/base", "core/checkpoint", "core/mesh",
                              "core/models", "core/ops", "trainer/report", *PLATFORM],
+    "trainer/python": ["trainer", "trainer/arguments", "trainer/cli", "trainer/report", "core/base", "core/mesh", "core/models",
+                       "core/ops", "core/parallel", "core/torch", *PLATFORM],
     "trainer/cli": ["trainer", "trainer/arguments", "trainer/data", "trainer/report", "trainer/torch_module", "core/base",
                     "core/checkpoint", "core/data_parallel", "core/launch", "core/mesh", "core/models", "core/optim",
                     "core/safetensors", "core/schedule", *PLATFORM],
 }
-LOOP_ROOMS = ["checkpoint", "evaluation", "generation", "health", "metrics", "objective"]
+LOOP_ROOMS = ["checkpoint", "evaluation", "generation", "health", "metrics", "objective", "planning"]
 # backends/<name>, each for itself: the contract, the author kit and the collective engines.
 BACKEND_MAY = ["platform/abi", "platform/sdk", "backends/shm", "backends/net", BASE]
 SIMULATOR = "backends/ascend/sim/"  # runs on the host's processor, so its streams are backends/cpu's

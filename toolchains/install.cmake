@@ -1,7 +1,9 @@
 # install and find_package(Concord): Concord::sdk and Concord::platform, Concord::core and Concord::trainer if they were
 # built; headers in include/concord, plugins in lib/concord, the program in bin. Nothing in it names the prefix, so the
 # tree can be moved.
+# Two components: runtime, which the wheel consists of, and development.
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
 set(concord_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Concord)
 set(concord_plugin_dir ${CMAKE_INSTALL_LIBDIR}/concord)
 
@@ -54,7 +56,7 @@ if(TARGET concord_trainer)
   list(APPEND concord_components core trainer)
   install(FILES toolchains/torch.cmake DESTINATION ${concord_package_dir} RENAME ConcordTorch.cmake)
   install(DIRECTORY core trainer DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord FILES_MATCHING PATTERN "*.h"
-    PATTERN testing EXCLUDE PATTERN cli EXCLUDE PATTERN torch_module EXCLUDE)
+    PATTERN testing EXCLUDE PATTERN cli EXCLUDE PATTERN python EXCLUDE PATTERN torch_module EXCLUDE)
 endif()
 install(DIRECTORY platform DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/concord FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp"
   PATTERN conformance EXCLUDE)
@@ -65,12 +67,17 @@ foreach(folder IN LISTS folders)
   get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
   list(FILTER targets INCLUDE REGEX "^concord_plugin_")
   foreach(target IN LISTS targets)
-    install(TARGETS ${target} LIBRARY DESTINATION ${concord_plugin_dir})
+    install(TARGETS ${target} LIBRARY DESTINATION ${concord_plugin_dir} COMPONENT runtime)
+    set_property(GLOBAL APPEND PROPERTY concord_runtime ${target})
   endforeach()
 endforeach()
 if(TARGET concord)
-  install(TARGETS concord RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS concord RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT runtime)
+  set_property(GLOBAL APPEND PROPERTY concord_runtime concord concord-conform)
 endif()
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/concord RENAME copyright COMPONENT runtime)
+get_property(targets GLOBAL PROPERTY concord_runtime)
+add_custom_target(concord_runtime DEPENDS ${targets})  # builds what the component runtime installs
 
 foreach(export IN LISTS concord_exports)
   install(EXPORT ${export} NAMESPACE Concord:: DESTINATION ${concord_package_dir})

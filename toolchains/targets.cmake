@@ -24,6 +24,11 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 find_package(Threads REQUIRED)
+# Linked statically if possible: wheels use the zlib of the machine they run on, which may lack crc32_combine_gen.
+find_library(CONCORD_ZLIB_ARCHIVE libz.a)
+if(CONCORD_ZLIB_ARCHIVE)
+  set(ZLIB_USE_STATIC_LIBS ON)
+endif()
 include(tuning)
 include(plugin)  # concord_plugin(NAME SOURCES ... LIBRARIES ...), which is installed for other projects too
 
@@ -79,20 +84,29 @@ function(concord_compile target)
   concord_precompile_plain(${target} ${ARG_LIBRARIES})
 endfunction()
 
+# concord_install_library(TARGET): installs TARGET, a library that is loaded at run time, among the plugins.
+function(concord_install_library target)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/concord)
+  set_property(GLOBAL APPEND PROPERTY concord_runtime ${target})
+endfunction()
+
 # concord_install_with_torch(TARGET): installs TARGET, which links libtorch, among the plugins. A libtorch that the user
 # named stays where it is, so TARGET looks for it there after the installation too. That of a checkout's .venv is
 # removed with the checkout: the installed TARGET has no path, and the program finds libtorch by CONCORD_TORCH
 # (trainer/torch_module/libtorch.h). CMake's own replacement of an RPATH needs one that ends in an empty entry, which
-# means the current folder: so it is the same before and after, or removed.
+# means the current folder: so it is the same before and after, or removed. An installation that knows where libtorch
+# will be sets CONCORD_TORCH_RPATH (toolchains/package/CMakeLists.txt).
 function(concord_install_with_torch target)
   set_target_properties(${target} PROPERTIES INSTALL_RPATH "${CONCORD_TORCH_FOUND}/lib" BUILD_WITH_INSTALL_RPATH ON)
-  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/concord)
+  concord_install_library(${target})
   cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${CONCORD_TORCH_FOUND}" NORMALIZE in_checkout)
-  if(in_checkout)
-    install(CODE "set(file \"${CMAKE_INSTALL_LIBDIR}/concord/$<TARGET_FILE_NAME:${target}>\")
-      cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
-      file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${file}\")")
-  endif()
+  install(CODE "set(file \"${CMAKE_INSTALL_LIBDIR}/concord/$<TARGET_FILE_NAME:${target}>\")
+    cmake_path(ABSOLUTE_PATH file BASE_DIRECTORY \"\${CMAKE_INSTALL_PREFIX}\")
+    if(CONCORD_TORCH_RPATH)
+      file(RPATH_SET FILE \"\$ENV{DESTDIR}\${file}\" NEW_RPATH \"\${CONCORD_TORCH_RPATH}\")
+    elseif(${in_checkout} STREQUAL ON)
+      file(RPATH_REMOVE FILE \"\$ENV{DESTDIR}\${file}\")
+    endif()")
 endfunction()
 
 # All tests of the first tier in this build, with the programs that they start: the target of `./run test`.

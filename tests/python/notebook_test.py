@@ -1,0 +1,52 @@
+"""examples/python/notebook.ipynb, executed by nbclient and compared with the program: notebook_test.py PROGRAM PACKAGES.
+
+PACKAGES is a folder with nbclient and ipykernel. Exit code 77: it does not exist.
+"""
+
+import json
+import os
+import pathlib
+import sys
+import unittest
+
+from runs import GOLDEN, RunTest, program, values
+
+PACKAGES = pathlib.Path(sys.argv.pop(1))
+EXAMPLES = GOLDEN.parents[1] / "examples/python"
+SETTINGS = {"model_config": GOLDEN.parents[1] / "examples/sft/config.json", "tokenizer": "byte", "seq_length": 16, "max_steps": 200,
+            "learning_rate": 4e-3, "per_device_train_batch_size": 25, "logging_steps": 5, "output_dir": "program"}
+
+
+class NotebookTest(RunTest):
+    def test_it_trains_like_the_program_and_shows_the_curve(self):
+        import nbclient
+        import nbformat
+
+        notebook = nbformat.read(EXAMPLES / "notebook.ipynb", as_version=4)
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        self.assertLess(sum(len(cell.source.splitlines()) for cell in code), 40)
+        self.assertFalse(any(cell.outputs for cell in code), "the file is kept without outputs")
+        nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3",
+                                resources={"metadata": {"path": str(self.folder)}}).execute()
+        [shown] = [each["data"] for each in code[1].outputs if each["output_type"] == "execute_result"]
+        self.assertIn("<svg", shown["text/html"])
+        [answers] = [each["data"]["text/plain"] for each in code[2].outputs if each["output_type"] == "execute_result"]
+        self.assertIn("7 + 8 = 15", answers)
+        self.assertFalse([each for cell in code for each in cell.outputs if each["output_type"] == "error"])
+        rows = self.folder / "rows.jsonl"
+        rows.write_text("".join(json.dumps({"prompt": f"{a} + {b} = ", "completion": str(a + b)}) + "\n"
+                                for a in range(10) for b in range(10)))
+        program({**{name: str(value) for name, value in SETTINGS.items()}, "train_data": str(rows),
+                 "output_dir": str(self.folder / "program")})
+        self.assertEqual(len(values(self.folder / "sums")), 40)
+        self.assertEqual(values(self.folder / "sums"), values(self.folder / "program"))
+
+
+if __name__ == "__main__":
+    if not (PACKAGES / "nbclient").is_dir():
+        print(f"skipped: no nbclient in {PACKAGES}; ./run test --sanitizers installs it")
+        sys.exit(77)
+    sys.path.append(str(PACKAGES))
+    # The kernel is another process of this Python.
+    os.environ["PYTHONPATH"] = os.pathsep.join([os.environ["PYTHONPATH"], str(EXAMPLES), str(PACKAGES)])
+    unittest.main()
