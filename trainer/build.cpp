@@ -21,6 +21,7 @@ ModelArgs model_args_of(const TrainingPlan& plan) {
           .options = a.model_options,
           .seed = a.job.seed,
           .adapter = plan.adapter,
+          .vision_tower = plan.config.vision.in_use,
           .is_reward_model = plan.config.is_reward_model,
           .adapter_folder = plan.resume_from.empty() ? plan.adapter_folder : plan.resume_from,
           .merged_adapters = plan.merged_adapters,
@@ -177,7 +178,7 @@ bool has_equal_steps(const TrainingPlan& plan, const ParallelContext& job, const
   const bool is_alone = job.world() == job.layout().dp() && (job.world() == 1 || !reduces_meanwhile);
   const bool waits_for_experts = plan.config.experts.num_experts > 0 && job.world() > 1;  // of other ranks
   const bool measures = a.logging.timing_level > 1 || measures_tokens(a);
-  return a.pipeline.replay_steps && is_alone && !drops && !waits_for_experts && !measures &&
+  return a.pipeline.replay_steps && is_alone && !drops && !waits_for_experts && !measures && !options.offload.is_on() &&
          !a.preference.learns_pairs() && !providers.forward_step && !providers.model;
 }
 

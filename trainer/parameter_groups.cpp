@@ -108,6 +108,25 @@ std::string frozen_pattern(const FinetuningArguments& arguments, int64_t layers)
   return fmt::format("^(?!.*({}))", trained);
 }
 
+std::vector<std::string> frozen_parts(const FinetuningArguments& arguments) {
+  const bool is_lora = arguments.is_lora();
+  if (arguments.freeze_language_model && is_lora) {
+    throw ConfigError("freeze_language_model with finetuning_type lora: adapters are on the language model only");
+  }
+  const bool tower = arguments.freeze_vision_tower, projector = arguments.freeze_multi_modal_projector;
+  if (arguments.freeze_language_model && tower && projector) {
+    throw ConfigError(
+        "freeze_vision_tower, freeze_multi_modal_projector and freeze_language_model leave nothing to train; remove "
+        "one");
+  }
+  std::vector<std::string> patterns;
+  if (is_lora) return patterns;
+  if (tower) patterns.emplace_back("^(model\\.)?visual\\.(?!merger\\.)");
+  if (projector) patterns.emplace_back("^(model\\.)?visual\\.merger\\.");
+  if (arguments.freeze_language_model) patterns.emplace_back("^(?!(model\\.)?visual\\.)");
+  return patterns;
+}
+
 ParameterGroups::ParameterGroups(const GroupArguments& arguments)
     : lr_(multipliers(arguments.lr_mult_pattern, "lr_mult_pattern")),
       weight_decay_(multipliers(arguments.weight_decay_mult_pattern, "weight_decay_mult_pattern")),

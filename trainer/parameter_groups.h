@@ -28,6 +28,10 @@ std::vector<std::pair<std::string, double>> group_learning_rates(const GroupArgu
 // fewer layers.
 std::string frozen_pattern(const FinetuningArguments& arguments, int64_t layers);
 
+// Returns the patterns of the parts of a model with images that |arguments| do not train. An adapter, which is on the
+// language model, trains none of the others anyway. Throws ConfigError if nothing would be left.
+std::vector<std::string> frozen_parts(const FinetuningArguments& arguments);
+
 class ParameterGroups {
  public:
   // Throws ConfigError for patterns that are not regular expressions, and values that are not numbers >= 0.

@@ -18,6 +18,7 @@
 #include "trainer/checkpoint/resume.h"
 #include "trainer/health/elastic_layout.h"
 #include "trainer/health/fault_callback.h"
+#include "trainer/health/memory_check.h"
 #include "trainer/metrics/report_callback.h"
 #include "trainer/report/files.h"
 #include "trainer/stop_agreement.h"
@@ -108,6 +109,13 @@ bool is_stopped_before_training(const StopRequest& stop, const std::exception& e
          lost->status() == CONCORD_STATUS_PEER_LOST;
 }
 
+TrainOutput run_loop(Trainer& trainer, const std::function<void(Trainer&)>& loop) {
+  if (!loop) return trainer.train();
+  trainer.begin();
+  loop(trainer);
+  return trainer.end();
+}
+
 TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& providers, const RunOptions& options,
                      const std::vector<Fault>& faults, const OutputRequest& request,
                      std::vector<std::unique_ptr<Tracker>> trackers, StopRequest* stop) {
@@ -117,6 +125,11 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   plan.writers = ranks_of_machine(plan, job);
   choose_checkpoint(&plan, job);
   const bool writes = job.rank() == plan.writing_rank();
+  std::vector<std::string> notes = options.notes;
+  if (!providers.model) {
+    check_memory(plan, job);
+    if (const std::string text = writes ? expected_memory(plan, job) : ""; !text.empty()) notes.push_back(text);
+  }
   Trainer trainer(std::move(plan), job, providers);
   job.world_group().barrier().wait();
   // Not before: a rank that is asked to stop while others are still loading has nothing to save, and need not wait.
@@ -125,12 +138,12 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   std::vector<std::shared_ptr<TrainerCallback>> callbacks = options.callbacks;
   if (writes) {
     callbacks.push_back(std::make_shared<ReportCallback>(trainer.plan(), job, trainer.state().global_step,
-                                                         options.terminal, options.notes, std::move(trackers)));
+                                                         options.terminal, std::move(notes), std::move(trackers)));
   }
   if (!faults.empty()) callbacks.push_back(std::make_shared<FaultCallback>(faults, &trainer));
   for (const auto& callback : callbacks) trainer.add_callback(callback);
 
-  TrainOutput output = trainer.train();
+  TrainOutput output = run_loop(trainer, options.loop);
   FinishReport finish{.reason = output.reason, .files = {}, .next = options.next, .unlogged = output.unlogged};
   if (saves) {
     const std::filesystem::path folder = output_dir / "model";

@@ -37,6 +37,8 @@ struct RunOptions {
   std::vector<std::string> next = {};    // suggestions for the summary
   std::shared_ptr<Store> store = {};     // rendezvous store (core/mesh/initialize.h); null: a new one
   InprocessHooks inprocess = {};
+  // The loop of the run: calls step() (trainer/trainer.h) until it returns false, or fewer times. Empty: until then.
+  std::function<void(Trainer& trainer)> loop = {};
 };
 
 // Loads the plugin and the libraries of its device in advance, in a spare process that waits to become a rank

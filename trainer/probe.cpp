@@ -35,6 +35,10 @@ int64_t counted(const Tensor& labels) {
 
 MicroBatch own_rows(const MicroBatch& batch, const ProcessGroup& dp) {
   if (!batch.input_ids.defined()) return batch;
+  if (batch.pixel_values.defined()) {
+    if (dp.size() == 1) return batch;
+    throw ConfigError(fmt::format("a batch with images cannot be split over {} data-parallel ranks; use 1", dp.size()));
+  }
   const int64_t rows = batch.input_ids.size(0);
   if (rows % dp.size() != 0) {
     throw ConfigError(

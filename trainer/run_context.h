@@ -41,7 +41,7 @@ struct RunContext {
   // Requests of this rank; those of all ranks once the loop has all-reduced them.
   TrainerControl control;
   std::string exit_reason;            // argument that ends the run, on this rank; empty: none
-  const StopRequest* stop = nullptr;  // set in train() only
+  const StopRequest* stop = nullptr;  // set from begin() to end()
 };
 
 }  // namespace concord

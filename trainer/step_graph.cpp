@@ -16,7 +16,8 @@ bool have_one_shape(const at::Tensor& a, const at::Tensor& b) {
 // Returns whether two batches differ in their tokens only; the host reads everything else.
 bool can_replay(const MicroBatch& a, const MicroBatch& b) {
   const auto is_plain = [](const MicroBatch& each) {
-    return !each.position_ids.defined() && each.cu_seqlens.empty() && each.pairs.empty() && each.margins.empty();
+    return !each.position_ids.defined() && each.cu_seqlens.empty() && each.pairs.empty() && each.margins.empty() &&
+           !each.pixel_values.defined();
   };
   return is_plain(a) && is_plain(b) && have_one_shape(a.input_ids, b.input_ids) && have_one_shape(a.labels, b.labels);
 }

@@ -72,6 +72,9 @@ StepPasses forward_backward(TrainingParts& parts, const PassInputs& inputs) {
   parts.data_parallel.begin_step(count, inputs.defer_reduction);
   parts.executor(count).run();
   parts.data_parallel.flush_grads();
+  // A vision tower gets no gradient on a rank without images. Its reduction must still precede other collectives there.
+  const bool reduces_meanwhile = parts.data_parallel.options().overlap_grad_reduce && !inputs.defer_reduction;
+  if (reduces_meanwhile) parts.data_parallel.start_grad_sync();
   StepPasses passes{.losses = logged_losses(*parts.stages.back(), inputs.weights, parts.loss_rule), .results = {}};
   for (const auto& stage : parts.stages) passes.results.push_back(stage->results());
   return passes;

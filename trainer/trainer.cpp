@@ -32,30 +32,49 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
 Trainer::~Trainer() = default;
 
 TrainOutput Trainer::train() {
-  StopRequest stop(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
-  run_.stop = &stop;
-  start();
-  stop.enter(StopRequest::Phase::running);  // every rank has been ready
-  while (run_.state.global_step < plan_.max_steps && !run_.control.should_training_stop) {
-    const int64_t done = run_.state.global_step, number = done + 1;
-    profile_.begin_step(done);
-    const std::optional<std::vector<MicroBatch>> batches = next_batches();
-    if (!batches) break;  // the data has ended
-    begin_step();
-    record(plan_.skipped_steps.contains(number) ? skipped_step(parts_)
-                                                : train_step(parts_, job_, *batches, number, health_.step_check()));
-    profile_.end_step(done);
-    update_control();
-    all_reduce_control();
-    apply_control();
-    run_.heartbeat.step_done(number);
+  begin();
+  while (step()) {
   }
+  return end();
+}
+
+void Trainer::begin() {
+  stop_ = std::make_unique<StopRequest>(StopRequest::Phase::running, plan_.arguments.saving.exit_signal_grace);
+  run_.stop = stop_.get();
+  start();
+  stop_->enter(StopRequest::Phase::running);  // every rank has been ready
+}
+
+bool Trainer::step() {
+  if (run_.state.global_step >= plan_.max_steps || run_.control.should_training_stop) return false;
+  const int64_t done = run_.state.global_step, number = done + 1;
+  profile_.begin_step(done);
+  const std::optional<std::vector<MicroBatch>> batches = next_batches();
+  if (!batches) return false;  // the data has ended
+  begin_step();
+  record(plan_.skipped_steps.contains(number) ? skipped_step(parts_)
+                                              : train_step(parts_, job_, *batches, number, health_.step_check()));
+  profile_.end_step(done);
+  update_control();
+  all_reduce_control();
+  apply_control();
+  run_.heartbeat.step_done(number);
+  return true;
+}
+
+void Trainer::save_checkpoint() {
+  run_.control.should_save = true;
+  if (checkpointer_.act()) all_reduce_control();
+}
+
+TrainOutput Trainer::end() {
   run_.heartbeat.enter(RankPhase::ending);
   profile_.finish();
   checkpointer_.finish();
   TrainOutput result = output();
   if (plan_.test_data && run_.state.global_step >= plan_.max_steps) result.test_metrics = test().metrics;
   run_.stop = nullptr;
+  stop_.reset();
   return result;
 }
 

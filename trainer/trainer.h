@@ -54,6 +54,14 @@ class Trainer {
   // Trains until max_steps, the end of the data, a request of a callback, or SIGTERM. With load_best_model_at_end the
   // model is that of the best checkpoint afterwards. Call only once.
   TrainOutput train();
+  // train() in parts, for a caller with another loop: begin(), step() until it returns false, end(). Every rank makes
+  // the same calls. step() computes a step, and logs, evaluates and saves what is due after it; it returns false,
+  // without a step, if the run is over. The caller may stop early. Stop signals are handled from begin() to end().
+  void begin();
+  bool step();
+  TrainOutput end();
+  // Saves a checkpoint of the last step, unless it has one. Call between steps. Waits: for all ranks.
+  void save_checkpoint();
   // Runs forward over all evaluation data and calls on_evaluate. In train() a stop signal ends it; then nothing is
   // reported. Throws ConfigError if there is no evaluation data.
   EvalLoopOutput evaluate() { return evaluator_.evaluate(); }
@@ -110,6 +118,7 @@ class Trainer {
     int64_t step = 0;
     int64_t sample = 0;
   } start_;
+  std::unique_ptr<StopRequest> stop_;  // from begin() to end()
 };
 
 }  // namespace concord

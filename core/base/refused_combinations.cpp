@@ -57,13 +57,22 @@ constexpr RefusedCombination kRefused[] = {
      "a machine has only its shards of the optimizer's state, and every save would send the others to all machines",
      "set use_distributed_optimizer to false or save_only_model to true, or set save_on_each_node to false and "
      "output_dir to a folder on a file system that all machines share"},
+    {Refused::tiled_mlp_of_experts, "tiled_mlp with a model that has experts",
+     "experts take tokens of the whole micro-batch, which tiles would divide before their capacity is known",
+     "set tiled_mlp to false"},
+    {Refused::tiled_mlp_with_fp8, "tiled_mlp with fp8", "each tile would have its own scale", "remove one of them"},
+    {Refused::tiled_mlp_with_bf16_grads, "tiled_mlp with main_grads_dtype bf16",
+     "the sum over tiles would be rounded after every tile", "set main_grads_dtype to fp32"},
+    {Refused::tiled_mlp_with_recomputed_mlp, "tiled_mlp with recompute_modules mlp or mlp_act",
+     "a tile is recomputed already, and would be computed a third time",
+     "leave them out of recompute_modules; core_attn and layernorm can be recomputed"},
 };
 
 constexpr bool is_in_order() {
   for (size_t i = 0; i < std::size(kRefused); ++i) {
     if (kRefused[i].key != static_cast<Refused>(i)) return false;
   }
-  return kRefused[std::size(kRefused) - 1].key == Refused::sharded_state_on_each_node;
+  return kRefused[std::size(kRefused) - 1].key == Refused::tiled_mlp_with_recomputed_mlp;
 }
 static_assert(is_in_order());
 

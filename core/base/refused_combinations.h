@@ -29,6 +29,10 @@ enum class Refused {
   divisible_ramp,
   collator_with_packing,
   sharded_state_on_each_node,
+  tiled_mlp_of_experts,
+  tiled_mlp_with_fp8,
+  tiled_mlp_with_bf16_grads,
+  tiled_mlp_with_recomputed_mlp,
 };
 
 struct RefusedCombination {

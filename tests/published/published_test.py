@@ -25,6 +25,7 @@ import preloaded
 
 try:
     import jinja2  # noqa: F401, in the program's own Python process
+    import PIL.Image
     import tokenizers  # noqa: F401
     import torch
     import transformers
@@ -91,8 +92,10 @@ CONFIGS = {
 }
 # Weights that the published model stores quantized.
 QUANTIZED = {"AWQ": "awq", "GPTQ": "gptq", "AQLM": "aqlm"}
-TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+TEMPLATE = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
+            "{% for part in m.content %}{{ part.text if part.type == 'text' else '<|image_pad|>' }}{% endfor %}{% endif %}<|im_end|>\n"
+            "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+IMAGE = 333  # the token
 
 
 # What the published file leaves to the command line of its program or to code, by the beginning of its name.
@@ -120,6 +123,10 @@ ADDED_TO_MEGATRON = [
     ({"--log-interval"}, ["--log-interval", "1"]),
 ]
 
+# What LLaMA-Factory does with images unless a file says otherwise.
+IMAGE_DEFAULTS = (" --freeze_vision_tower true --freeze_multi_modal_projector true --image_max_pixels 589824"
+                  " --image_min_pixels 1024 --video_max_pixels 65536 --video_min_pixels 256 --video_fps 2 --video_maxlen 128")
+
 # The same settings with Concord's own names, without those that are cut.
 NATIVE = {
     "LLaMA-Factory/examples/accelerate/fsdp_config_offload.yaml":
@@ -129,21 +136,21 @@ NATIVE = {
     "LLaMA-Factory/examples/megatron/qwen3_moe_full.yaml":
         "--model Qwen/Qwen3-30B-A3B-Instruct-2507 --stage sft --finetuning_type full --dataset alpaca_en_demo --dataset_dir data"
         " --learning_rate 3e-6 --lr_scheduler_type constant --num_train_epochs 2 --bf16 --save_steps 100 --pipeline_model_parallel_size 2"
-        " --use_distributed_optimizer --overlap_param_gather --overlap_grad_reduce --recompute_granularity full",
+        " --use_distributed_optimizer --overlap_param_gather --overlap_grad_reduce --recompute_granularity full" + IMAGE_DEFAULTS,
     "LLaMA-Factory/examples/train_full/qwen3_full_sft.yaml":
         "--model Qwen/Qwen3-4B-Instruct-2507 --stage sft --finetuning_type full --dataset identity,alpaca_en_demo --dataset_dir data"
         " --use_distributed_optimizer --max_samples 1000 --ddp_timeout 180000000 --overwrite_output_dir"
-        " --learning_rate 1e-5 --lr_scheduler_type cosine --warmup_ratio 0.1 --num_train_epochs 3 --bf16",
+        " --learning_rate 1e-5 --lr_scheduler_type cosine --warmup_ratio 0.1 --num_train_epochs 3 --bf16" + IMAGE_DEFAULTS,
     "LLaMA-Factory/examples/train_lora/qwen3_lora_dpo.yaml":
         "--model Qwen/Qwen3-4B-Instruct-2507 --stage dpo --finetuning_type lora --lora_rank 8 --lora_target all-linear"
         " --max_samples 1000 --ddp_timeout 180000000 --overwrite_output_dir"
         " --pref_beta 0.1 --pref_loss sigmoid --dataset dpo_en_demo --dataset_dir data --learning_rate 5e-6"
-        " --lr_scheduler_type cosine --warmup_ratio 0.1 --num_train_epochs 3 --bf16",
+        " --lr_scheduler_type cosine --warmup_ratio 0.1 --num_train_epochs 3 --bf16" + IMAGE_DEFAULTS,
     "LLaMA-Factory/examples/train_lora/qwen3_lora_sft.yaml":
         "--model Qwen/Qwen3-4B-Instruct-2507 --stage sft --finetuning_type lora --lora_rank 8 --lora_target all-linear"
         " --max_samples 1000 --ddp_timeout 180000000 --overwrite_output_dir"
         " --dataset identity,alpaca_en_demo --dataset_dir data --learning_rate 1e-4 --lr_scheduler_type cosine"
-        " --warmup_ratio 0.1 --num_train_epochs 3 --bf16",
+        " --warmup_ratio 0.1 --num_train_epochs 3 --bf16" + IMAGE_DEFAULTS,
     "Megatron-LM/examples/mixtral/train_mixtral_8x7b_distributed.sh":
         "--model_config megatron_mixtral.json --train_data data --split 99990,8,2 --learning_rate 1e-4 --min_lr 1e-5"
         " --lr_scheduler_type cosine --max_steps 2 --lr_decay_steps 2 --warmup_steps 1 --weight_decay 0.1 --max_grad_norm 1 --bf16"
@@ -250,6 +257,17 @@ def write_model(folder, name):
         vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
         config = transformers.AutoConfig.for_model(family, text_config=text, vision_config=vision)
         transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+    elif family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl"):
+        vision = {"depth": 1, "num_heads": 2, **({"hidden_size": 64, "embed_dim": 32} if family == "qwen2_vl" else
+                                                 {"hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 64})}
+        vision |= {"qwen3_vl": {"deepstack_visual_indexes": [0]}, "qwen2_5_vl": {"fullatt_block_indexes": [0]}}.get(family, {})
+        rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2]}
+        config = transformers.AutoConfig.for_model(family, text_config=SHAPE | {"rope_parameters": rope}, vision_config=vision,
+                                                   image_token_id=IMAGE, video_token_id=IMAGE + 1)
+        transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
+        (folder / "preprocessor_config.json").write_text(json.dumps({
+            "image_processor_type": "Qwen2VLImageProcessor", "patch_size": config.vision_config.patch_size, "temporal_patch_size": 2,
+            "merge_size": 2, "size": {"shortest_edge": 1024, "longest_edge": 4096}}))
     elif family in transformers.CONFIG_MAPPING:
         transformers.AutoConfig.for_model(family).save_pretrained(folder)
     else:
@@ -259,7 +277,10 @@ def write_model(folder, name):
         if part in name:
             config["quantization_config"] = {"quant_method": method, "bits": 4}
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "tokenizer.json").write_bytes((GOLDEN / "tokenizer" / "qwen" / "tokenizer.json").read_bytes())
+    tokenizer = json.loads((GOLDEN / "tokenizer" / "qwen" / "tokenizer.json").read_text())
+    last = tokenizer["added_tokens"][-1]
+    tokenizer["added_tokens"].append(last | {"id": IMAGE, "content": "<|image_pad|>"})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE, "eos_token": "<|im_end|>"}))
 
 
@@ -280,11 +301,20 @@ TEXTS = [{"text": f"some text about {i} " * 20} for i in range(40)]
 CHATS = [{"messages": [{"role": "user", "content": f"question {i}"}, {"role": "assistant", "content": f"answer {i * i}"}]}
          for i in range(40)]
 PAIRS = [{"prompt": f"question {i}", "chosen": f"yes, {i}", "rejected": f"no, {i + 1}"} for i in range(40)]
+IMAGES = [{"messages": [{"role": "user", "content": f"<image>question {i}"}, chat["messages"][1]], "images": ["image.png"]}
+          for i, chat in enumerate(CHATS)]
+IMAGE_PAIRS = [{"messages": row["messages"][:1], "chosen": row["messages"][1], "rejected": {"role": "assistant", "content": "no"},
+                "images": row["images"]} for row in IMAGES]
+TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 ALPACA = [{"instruction": f"question {i}", "input": "", "output": f"answer {i * i}"} for i in range(40)]
 # LLaMA-Factory's data sets by the beginning of their names: rows, and what dataset_info.json has besides the file.
 DATA_SETS = {
     "c4": (TEXTS, {"columns": {"prompt": "text"}}),
     "dpo": (PAIRS, {"ranking": True, "columns": {"prompt": "prompt", "chosen": "chosen", "rejected": "rejected"}}),
+    **{name: (IMAGES, {"formatting": "sharegpt", "columns": {"messages": "messages", "images": "images"}, "tags": TAGS})
+       for name in ("mllm_demo", "llava")},
+    "rlhf_v": (IMAGE_PAIRS, {"formatting": "sharegpt", "ranking": True, "tags": TAGS, "columns": {
+        "messages": "messages", "chosen": "chosen", "rejected": "rejected", "images": "images"}}),
     "": (ALPACA, {}),
 }
 
@@ -301,6 +331,7 @@ def write_data_sets(folder, names):
         info[name] = {"file_name": f"{name}.json", **description}
         (folder / f"{name}.json").write_text(json.dumps(rows))
     (folder / "dataset_info.json").write_text(json.dumps(info))
+    PIL.Image.new("RGB", (90, 40), "red").save(folder / "image.png")
 
 
 class Inputs:
@@ -418,7 +449,7 @@ def rejected_names(errors):
     names = {}
     for line in errors.splitlines():
         line = line.strip().removeprefix("concord: ")
-        if not line or re.fullmatch(r"\d+ errors in the arguments:", line) or line.startswith("note: "):
+        if not line or re.fullmatch(r"\d+ errors in the arguments:", line) or line.startswith("note: ") or "tokenizing " in line:
             continue
         match, why = next(((match, why) for pattern, why in REJECTED if (match := pattern.search(line))), (None, ""))
         if match is None:

@@ -51,7 +51,11 @@ struct FinetuningArguments {
   int64_t trainable_layers = 2;                          // freeze_trainable_layers: the last ones; below 0: the first
   std::vector<std::string> trainable_modules = {"all"};  // freeze_trainable_modules: parts of their names
   std::vector<std::string> extra_modules = {};           // freeze_extra_modules: parts of names outside the layers
-  int64_t quantization_bit = 0;                          // 4: frozen weights of linear layers are held in nf4
+  // Parts of a model with images that are not trained, if there are images.
+  bool freeze_vision_tower = false;
+  bool freeze_multi_modal_projector = false;
+  bool freeze_language_model = false;
+  int64_t quantization_bit = 0;  // 4: frozen weights of linear layers are held in nf4
 
   bool is_lora() const { return type == FinetuningType::lora; }
   bool operator==(const FinetuningArguments&) const = default;

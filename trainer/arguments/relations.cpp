@@ -9,6 +9,8 @@
 #include <numeric>
 
 #include "core/base/quoted.h"
+#include "core/base/refused_combinations.h"
+#include "core/mesh/platform_map.h"
 #include "core/optim/state_precision.h"
 #include "core/schedule/step_schedule.h"
 
@@ -97,6 +99,43 @@ void check_data_parallelism(const TrainingArguments& a, Problems* problems) {
   }
 }
 
+void check_offloading(const TrainingArguments& a, Problems* problems) {
+  const ModelOptions& options = a.model_options;
+  if (!options.offload.is_on() || options.recompute.granularity == RecomputeGranularity::full) return;
+  problems->add(
+      fmt::format("cpu_offloading moves the inputs of recomputed layers, but recompute_granularity is {}; set "
+                  "recompute_granularity: full, or remove cpu_offloading and cpu_offloading_num_layers",
+                  quoted(name_of(options.recompute.granularity))));
+}
+
+void check_tiles(const TrainingArguments& a, Problems* problems) {
+  const ModelOptions& options = a.model_options;
+  if (!options.tiled_mlp) {
+    if (options.tiled_mlp_num_shards > 0) {
+      problems->add(
+          fmt::format("tiled_mlp_num_shards is {}, but is used with tiled_mlp only; remove it or set tiled_mlp: "
+                      "true",
+                      options.tiled_mlp_num_shards));
+    }
+    return;
+  }
+  if (options.tiled_mlp_num_shards == 0 && a.data.seq_length == 0 && a.data.cutoff_len == 0) {
+    problems->add(
+        "tiled_mlp needs the tokens of a row for the number of tiles; set tiled_mlp_num_shards, or seq_length");
+  }
+  if (options.fp8.is_on()) problems->add(refusal_message(Refused::tiled_mlp_with_fp8));
+  if (a.precision.main_grads_dtype == MainGradsType::bf16) {
+    problems->add(refusal_message(Refused::tiled_mlp_with_bf16_grads));
+  }
+  const auto recomputes = [&](RecomputeModule module) {
+    return options.recompute.granularity == RecomputeGranularity::selective &&
+           std::ranges::find(options.recompute.modules, module) != options.recompute.modules.end();
+  };
+  if (recomputes(RecomputeModule::mlp) || recomputes(RecomputeModule::mlp_act)) {
+    problems->add(refusal_message(Refused::tiled_mlp_with_recomputed_mlp));
+  }
+}
+
 void check_recovery(const TrainingArguments& a, Problems* problems) {
   if (a.recovery.max_restarts > 0) return;
   if (a.recovery.spares > 0) {
@@ -153,7 +192,10 @@ void check_layout(const TrainingArguments& a, int64_t world, Problems* problems)
   // If the number of processes is not known yet, the smallest possible one.
   const int64_t smallest = std::lcm(tensor * a.job.context_parallel_size * pipeline,
                                     of_an_expert * a.job.expert_model_parallel_size * pipeline);
-  problems->collect([&] { layout_of(a.job, world > 0 ? world : smallest); });
+  problems->collect([&] {
+    const RankLayout layout = layout_of(a.job, world > 0 ? world : smallest);
+    if (world > 0) check_platforms(layout, PlatformMap::parse(a.job.platform, world));
+  });
   const bool has_microbatches = world > 0 || a.steps.global_batch_size <= 0;
   if (!has_microbatches) return;
   problems->collect([&] {
@@ -189,6 +231,8 @@ void check_arguments(const TrainingArguments& given, int64_t world) {
   check_reports(a, &problems);
   check_finetune(a, &problems);
   check_data_parallelism(a, &problems);
+  check_offloading(a, &problems);
+  check_tiles(a, &problems);
   check_recovery(a, &problems);
   problems.collect([&] { check_state_precision(a.optimizer); });
   check_layout(a, world, &problems);

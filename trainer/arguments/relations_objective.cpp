@@ -35,6 +35,9 @@ void check_finetuning(const TrainingArguments& a, Problems* problems) {
   plain.trainable_layers = given.trainable_layers;  // of finetuning_type freeze
   plain.trainable_modules = given.trainable_modules;
   plain.extra_modules = given.extra_modules;
+  plain.freeze_vision_tower = given.freeze_vision_tower;
+  plain.freeze_multi_modal_projector = given.freeze_multi_modal_projector;
+  plain.freeze_language_model = given.freeze_language_model;
   if (given == plain) return;
   problems->add(fmt::format(
       "settings of an adapter are given (lora_*, use_rslora, use_dora, init_lora_weights, rank_pattern, alpha_pattern, "
@@ -110,6 +113,20 @@ void check_numbers(const TrainingArguments& a, Problems* problems) {
   if (a.loss_scaler.constant > 0 && !a.precision.fp16) {
     problems->add(fmt::format("loss_scale is {:g}, but is used with fp16 only; remove it or set fp16: true",
                               a.loss_scaler.constant));
+  }
+  if (const auto main = a.optimizer.precision.main_params_dtype; main != MainParamsType::fp32 && !a.precision.bf16) {
+    problems->add(
+        fmt::format("main_params_dtype is {}, which is for bf16 weights; set bf16: true, or main_params_dtype to fp32",
+                    name_of(main)));
+  }
+  if (a.precision.main_grads_dtype == MainGradsType::bf16 && !a.precision.bf16) {
+    problems->add("main_grads_dtype is bf16, but the weights are not; set bf16: true, or main_grads_dtype to fp32");
+  } else if (a.precision.main_grads_dtype == MainGradsType::bf16 && a.data.accumulation > kMaxBf16Additions) {
+    problems->add(
+        fmt::format("main_grads_dtype is bf16 and a step adds the gradients of {} micro-batches; must be at most {}, "
+                    "since a bf16 sum "
+                    "loses what is smaller than 2^-9 of it; use larger micro-batches, or main_grads_dtype fp32",
+                    a.data.accumulation, kMaxBf16Additions));
   }
   if (a.precision.fp16 && a.loss_scaler.initial_scale < a.loss_scaler.min_scale) {
     problems->add(fmt::format("initial_loss_scale {:g} is less than min_loss_scale {:g}", a.loss_scaler.initial_scale,

@@ -161,6 +161,37 @@ TEST(ArgumentRelations, SettingsOfAnAdapterNeedLoraAndLoraNeedsWeights) {
   EXPECT_THAT(relation_error(a, 1), HasSubstr("finetuning_type is lora, but --model is not set"));
 }
 
+TEST(ArgumentRelations, InputsOnTheHostAreThoseOfRecomputedLayers) {
+  TrainingArguments a = complete();
+  a.model_options.offload.cpu_offloading_num_layers = 2;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("set recompute_granularity: full, or remove cpu_offloading"));
+  a.model_options.recompute.granularity = RecomputeGranularity::full;
+  EXPECT_EQ(relation_error(a, 1), "no error");
+}
+
+TEST(ArgumentRelations, TilesOfMlpsAreCountedAndRecomputedOnce) {
+  TrainingArguments a = complete();
+  a.data.seq_length = 0;
+  a.model_options.tiled_mlp_num_shards = 4;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("tiled_mlp_num_shards is 4, but is used with tiled_mlp only"));
+  a.model_options.tiled_mlp = true;
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.model_options.tiled_mlp_num_shards = 0;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("set tiled_mlp_num_shards, or seq_length"));
+  a.data.seq_length = 64;
+  a.model_options.recompute = {.granularity = RecomputeGranularity::selective,
+                               .modules = {RecomputeModule::layernorm, RecomputeModule::mlp_act}};
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("tiled_mlp with recompute_modules mlp or mlp_act is not supported"));
+  a.model_options.recompute.modules = {RecomputeModule::layernorm};
+  EXPECT_EQ(relation_error(a, 1), "no error");
+  a.model_options.fp8.format = Fp8Formats::e4m3;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("tiled_mlp with fp8 is not supported"));
+  a.model_options.fp8 = {};
+  a.precision.bf16 = true;
+  a.precision.main_grads_dtype = MainGradsType::bf16;
+  EXPECT_THAT(relation_error(a, 1), HasSubstr("tiled_mlp with main_grads_dtype bf16 is not supported"));
+}
+
 TEST(ArgumentRelations, PreferencesHaveTheSettingsOfTheirStage) {
   TrainingArguments a = complete();
   a.preference.beta = 0.2;
@@ -320,6 +351,34 @@ TEST(ArgumentRelations, ALossScaleIsForFp16) {
   EXPECT_EQ(relation_error(a), "no error");
   a.loss_scaler.min_scale = 1e30;
   EXPECT_THAT(relation_error(a), HasSubstr("less than min_loss_scale"));
+}
+
+TEST(ArgumentRelations, RemaindersAreOfBf16Weights) {
+  TrainingArguments a = complete();
+  a.optimizer.precision.main_params_dtype = MainParamsType::remainder;
+  a.precision.fp16 = true;
+  a.precision.bf16 = false;
+  EXPECT_THAT(relation_error(a), HasSubstr("main_params_dtype is remainder"));
+  a.precision.fp16 = false;
+  EXPECT_THAT(relation_error(a), HasSubstr("set bf16: true"));
+  a.precision.bf16 = true;
+  EXPECT_EQ(relation_error(a), "no error");
+}
+
+TEST(ArgumentRelations, GradientsAreAddedInBf16ForFewMicroBatches) {
+  TrainingArguments a = complete();
+  a.precision.main_grads_dtype = MainGradsType::bf16;
+  a.precision.bf16 = false;
+  EXPECT_THAT(relation_error(a), HasSubstr("main_grads_dtype is bf16, but the weights are not"));
+  a.precision.bf16 = true;
+  EXPECT_EQ(relation_error(a), "no error");
+  EXPECT_FALSE(resolve_arguments(a, 1).data_parallel.accumulate_allreduce_grads_in_fp32);
+  a.data.accumulation = 16;
+  EXPECT_EQ(relation_error(a), "no error");
+  a.data.accumulation = 17;
+  EXPECT_THAT(relation_error(a), HasSubstr("adds the gradients of 17 micro-batches; must be at most 16"));
+  a.precision.main_grads_dtype = MainGradsType::fp32;
+  EXPECT_EQ(relation_error(a), "no error");
 }
 
 TEST(ArgumentRelations, SizesHaveToDivideTheWorld) {

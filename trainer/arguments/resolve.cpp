@@ -75,7 +75,9 @@ std::optional<int64_t> accumulation_of(const TrainingArguments& a, int64_t ranks
 
 TrainingArguments resolve_arguments(TrainingArguments a, int64_t world) {
   if (a.job.tensor_model_parallel_size == 1) a.model_options.sequence_parallel = false;
-  if (a.precision.bf16 || a.precision.fp16) a.data_parallel.accumulate_allreduce_grads_in_fp32 = true;
+  if (a.precision.bf16 || a.precision.fp16) {
+    a.data_parallel.accumulate_allreduce_grads_in_fp32 = a.precision.main_grads_dtype == MainGradsType::fp32;
+  }
   if (a.evaluation.strategy == IntervalStrategy::automatic) {
     const IntervalStrategy when = a.evaluation.steps > 0 ? IntervalStrategy::steps : IntervalStrategy::epoch;
     a.evaluation.strategy = evaluates(a) ? when : IntervalStrategy::no;

@@ -43,8 +43,9 @@ constexpr Argument kParallelismArguments[] = {
      .resume = Resume::may_differ},
     {.name = "platform",
      .member = field<&T::job, &InitializeArgs::platform>,
-     .help = "plugin to run on, as CONCORD_PLATFORM: cpu, cuda, ascend or the path of one; empty: CONCORD_PLATFORM, or "
-             "the best that has a device",
+     .help =
+         "plugin to run on, as CONCORD_PLATFORM: cpu, cuda, ascend or the path of one, or several for equal parts of "
+         "the ranks: cuda,ascend; empty: CONCORD_PLATFORM, or the best that has a device",
      .resume = Resume::may_differ},
     {.name = "order",
      .member = field<&T::job, &InitializeArgs::order>,
@@ -52,7 +53,8 @@ constexpr Argument kParallelismArguments[] = {
      .resume = Resume::may_differ},
     {.name = "cp_comm_type",
      .member = field<&T::model_options, &ModelOptions::cp_comm_type>,
-     .help = "how context-parallel ranks exchange keys and values",
+     .help = "how context-parallel ranks attend: p2p passes keys around a ring, all_gather gathers them, a2a exchanges "
+             "tokens for heads (Ulysses); a2a+p2p is not supported",
      .resume = Resume::may_differ},
     {.name = "pipeline_schedule",
      .member = field<&T::pipeline, &PipelineArguments::schedule>,
@@ -79,6 +81,11 @@ constexpr Argument kParallelismArguments[] = {
      .member = field<&T::pipeline, &PipelineArguments::replay_steps>,
      .help = "record the passes of a step once and replay them (CUDA graphs), if the device supports it and steps are "
              "identical",
+     .resume = Resume::may_differ},
+    {.name = "check_memory",
+     .member = field<&T::check_memory>,
+     .help = "refuse a run whose tensors need more memory than a device or the host has; `concord plan memory` prints "
+             "what a run needs",
      .resume = Resume::may_differ},
     {.name = "make_vocab_size_divisible_by",
      .member = field<&T::model_options, &ModelOptions::make_vocab_size_divisible_by>,
@@ -109,6 +116,27 @@ constexpr Argument kRecomputationArguments[] = {
     {.name = "recompute_modules",
      .member = field<&T::model_options, &ModelOptions::recompute, &RecomputeArgs::modules>,
      .help = "for selective; default: core_attn; layernorm, mlp_act (gate and up) and moe_act (experts) cost little",
+     .resume = Resume::may_differ},
+    {.name = "cpu_offloading",
+     .member = field<&T::model_options, &ModelOptions::offload, &ActivationOffloadArgs::cpu_offloading>,
+     .help = "keep the inputs of recomputed layers in pinned host memory between forward and backward; the last one "
+             "stays on the device; requires recompute_granularity: full",
+     .resume = Resume::may_differ},
+    {.name = "cpu_offloading_num_layers",
+     .member = field<&T::model_options, &ModelOptions::offload, &ActivationOffloadArgs::cpu_offloading_num_layers>,
+     .help = "cpu_offloading for the first layers of each model chunk, this many; 0: for all if cpu_offloading is set",
+     .range = between(0, kMaxSteps),
+     .resume = Resume::may_differ},
+    {.name = "tiled_mlp",
+     .member = field<&T::model_options, &ModelOptions::tiled_mlp>,
+     .help =
+         "compute MLPs in tiles of the sequence, which are recomputed in the backward pass: their activations exist "
+         "for one tile at a time",
+     .resume = Resume::may_differ},
+    {.name = "tiled_mlp_num_shards",
+     .member = field<&T::model_options, &ModelOptions::tiled_mlp_num_shards>,
+     .help = "tiles of tiled_mlp; 0: the tokens of a row divided by the hidden size, rounded up",
+     .range = between(0, 1 << 20),
      .resume = Resume::may_differ},
     {.name = "loss_chunk_size",
      .member = field<&T::model_options, &ModelOptions::loss_chunk_size>,
@@ -200,7 +228,7 @@ constexpr Argument kDataParallelismArguments[] = {
      .resume = Resume::may_differ},
     {.name = "accumulate_allreduce_grads_in_fp32",
      .member = field<&T::data_parallel, &DataParallelOptions::accumulate_allreduce_grads_in_fp32>,
-     .help = "accumulate gradients in float32; always on with bf16 and fp16",
+     .help = "accumulate gradients in float32; with bf16 and fp16 main_grads_dtype is used instead",
      .resume = Resume::may_differ},
     {.name = "overlap_grad_reduce",
      .member = field<&T::data_parallel, &DataParallelOptions::overlap_grad_reduce>,

@@ -13,6 +13,8 @@ struct LogWindow {
   int64_t tokens = 0;  // tokens over all ranks, excluding padding
   int64_t samples = 0;
   double squared_lengths = 0;
+  int64_t patches = 0;
+  double squared_patches = 0;
   double seconds = 0;       // time of the steps before the run was resumed
   double save_seconds = 0;  // time that steps waited for checkpoints; not saved in checkpoints
   int64_t steps = 0;
@@ -36,6 +38,8 @@ struct LogWindow {
     tokens += contents.tokens;
     samples += contents.samples;
     squared_lengths += contents.squared_lengths;
+    patches += contents.patches;
+    squared_patches += contents.squared_patches;
   }
 };
 

@@ -16,10 +16,11 @@
 namespace concord {
 namespace {
 
-NamedTexts layout_texts(const ParallelContext& job, const TrainingPlan& plan) {
+NamedTexts layout_texts(ParallelContext& job, const TrainingPlan& plan) {
   const RankLayout& layout = job.layout();
+  const PlatformMap& platforms = job.platforms();
   return {{"device", job.torch_device().str()},
-          {"platform", std::string(job.platform().name())},
+          {"platform", platforms.is_mixed() ? platforms.to_string() : std::string(job.platform().name())},
           {"processes", std::to_string(layout.world())},
           {"data parallel", std::to_string(layout.dp())},
           {"tensor parallel", std::to_string(layout.tp())},
@@ -47,11 +48,14 @@ std::string model_text(const TrainingPlan& plan) {
       a.model.path.empty() ? "initialized from seed " + std::to_string(a.job.seed) : "from " + a.model.path);
 }
 
-std::string devices_text(const ParallelContext& job) {
+std::string devices_text(ParallelContext& job) {
   const RankLayout& layout = job.layout();
-  return fmt::format("{} x {} ({}): data parallel {} x tensor {} x pipeline {} x context {}", layout.world(),
-                     job.platform().name(), job.device().info().name, layout.dp(), layout.tp(), layout.pp(),
-                     layout.cp());
+  const PlatformMap& platforms = job.platforms();
+  const std::string devices = platforms.is_mixed() ? platforms.to_string()
+                                                   : fmt::format("{} x {} ({})", layout.world(), job.platform().name(),
+                                                                 job.device().info().name);
+  return fmt::format("{}: data parallel {} x tensor {} x pipeline {} x context {}", devices, layout.dp(), layout.tp(),
+                     layout.pp(), layout.cp());
 }
 
 std::string batch_text(const TrainingPlan& plan, const ParallelContext& job) {
@@ -162,7 +166,7 @@ std::string data_text(const TrainingPlan& plan) {
 }
 
 // Returns the summary that is printed before training.
-NamedTexts opening(const TrainingPlan& plan, const ParallelContext& job, const RunDescription& run) {
+NamedTexts opening(const TrainingPlan& plan, ParallelContext& job, const RunDescription& run) {
   const TrainingArguments& a = plan.arguments;
   NamedTexts rows = {{"model", model_text(plan)},    {"trains", trained_text(plan)},
                      {"data", data_text(plan)},      {"tokenizer", tokenizer_text(plan)},
@@ -210,12 +214,32 @@ TransformerShape shape_of(const ModelConfig& config, int64_t seq_length) {
   return shape;
 }
 
+TowerShape tower_shape_of(const TrainingPlan& plan) {
+  const VisionConfig& vision = plan.config.vision;
+  if (!vision.in_use) return {};
+  const FinetuningArguments& given = plan.arguments.finetuning;
+  const bool has_windows = vision.window_size > 0;
+  const int64_t side = has_windows ? vision.window_side() * vision.tokens.merge : 0;
+  return {.depth = vision.depth,
+          .full_blocks = has_windows ? std::ssize(vision.full_blocks) : vision.depth,
+          .window = side * side,
+          .hidden_size = vision.hidden_size,
+          .intermediate_size = vision.intermediate_size,
+          .gated = vision.kind == TowerKind::qwen2_5,
+          .pixels = vision.pixels(),
+          .merged_patches = vision.tokens.merge * vision.tokens.merge,
+          .mergers = 1 + std::ssize(vision.deepstack),
+          .out_size = plan.config.hidden_size,
+          .frozen = plan.adapter || given.freeze_vision_tower,
+          .merger_frozen = plan.adapter || given.freeze_multi_modal_projector};
+}
+
 double peak_flops(const TrainingArguments& a, const ParallelContext& job) {
   if (a.report.peak_flops > 0) return a.report.peak_flops;
   return job.device().peak_flops(a.precision.bf16 ? DType::kBF16 : a.precision.fp16 ? DType::kF16 : DType::kF32);
 }
 
-RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal) {
+RunDescription describe(const TrainingPlan& plan, ParallelContext& job, int64_t first_step, int terminal) {
   const TrainingArguments& a = plan.arguments;
   RunDescription run;
   run.output_dir = a.output.dir;
@@ -235,8 +259,11 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
   run.trained_parameters = trained_parameters(plan);
   run.layout = layout_texts(job, plan);
   if (a.report.loss_floor > 0) run.loss_floor = a.report.loss_floor;
-  run.shape = shape_of(plan.config, longest_sample(plan));
-  run.shape->frozen = plan.adapter.has_value();
+  if (plan.config.module.empty()) {
+    run.shape = shape_of(plan.config, longest_sample(plan));
+    run.shape->frozen = plan.adapter.has_value();
+  }
+  run.tower = tower_shape_of(plan);
   run.peak_flops = peak_flops(a, job);
   // mpirun gives its processes a pseudo-terminal, wherever its output goes.
   const bool is_terminal_unknown = read_job_environment().source == JobSource::openmpi;
@@ -251,7 +278,7 @@ RunDescription describe(const TrainingPlan& plan, const ParallelContext& job, in
 
 }  // namespace
 
-ReportCallback::ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
+ReportCallback::ReportCallback(const TrainingPlan& plan, ParallelContext& job, int64_t first_step, int terminal,
                                std::vector<std::string> notes, std::vector<std::unique_ptr<Tracker>> trackers)
     : report_(describe(plan, job, first_step, terminal), std::move(trackers)), notes_(std::move(notes)) {
   const std::string_view why_slow = job.platform().capability_note(CONCORD_CAP_TORCH_BF16);

@@ -16,7 +16,7 @@ class ReportCallback : public TrainerCallback {
  public:
   // |terminal| is the file descriptor for the progress; |notes| are printed below the first lines; |trackers| are the
   // services to report to. Writes training_args.yaml into the output folder.
-  ReportCallback(const TrainingPlan& plan, const ParallelContext& job, int64_t first_step, int terminal,
+  ReportCallback(const TrainingPlan& plan, ParallelContext& job, int64_t first_step, int terminal,
                  std::vector<std::string> notes, std::vector<std::unique_ptr<Tracker>> trackers);
 
   void on_train_begin(const TrainingArguments& arguments, const TrainerState& state, TrainerControl& control) override;

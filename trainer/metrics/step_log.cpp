@@ -105,6 +105,8 @@ StepReport StepLog::make_report() {
   report.tokens = window_.tokens;
   report.samples = window_.samples;
   report.squared_lengths = window_.squared_lengths;
+  report.patches = window_.patches;
+  report.squared_patches = window_.squared_patches;
   report.seconds = window_seconds();
   report.memory_bytes = memory_in_use(run_.job);
   add_metrics(&report.extra);

@@ -8,11 +8,13 @@
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "core/base/config_error.h"
 #include "core/base/quoted.h"
+#include "core/models/layers/backward_ranges.h"
 #include "platform/loader/host.h"
 #include "trainer/report/files.h"
 
@@ -144,6 +146,9 @@ class StepProfile::Recording {
   }
 
   static std::unique_ptr<at::ObserverContext> began(const at::RecordFunction& function) {
+    constexpr std::string_view kNode = "autograd::engine::evaluate_function: ";
+    const std::string_view name = function.name();
+    if (name.starts_with(kNode)) turn_backward_range(name.substr(kNode.size()));  // comes back with another name
     Profiler profiler;
     {
       const std::lock_guard lock(current_mutex_);

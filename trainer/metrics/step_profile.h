@@ -1,8 +1,8 @@
 // Profiles of some steps, one file per rank in the format of Perfetto and chrome://tracing: profile,
 // profile_step_start, profile_step_end, profile_ranks. Spans are those of the host: the step, its parts
-// (trainer/metrics/step_timers.h), the computations of the pipeline's schedule, and within these the operators of
-// libtorch and Concord, forward and backward. On a device an operator's span is the time that the host took to queue
-// it; activities of the device have one row per stream, if the plugin has a table of activities
+// (trainer/metrics/step_timers.h), the computations of the pipeline's schedule, the layers, and within these the
+// operators of libtorch and Concord, forward and backward. On a device an operator's span is the time that the host
+// took to queue it; activities of the device have one row per stream, if the plugin has a table of activities
 // (platform/abi/extensions.h). All spans of the host are also ranges of the vendor's profiler, if the plugin has them.
 //
 // Other steps are not measured. Threads: training thread only; operators of all threads are recorded.

@@ -66,6 +66,20 @@ double training_flops(const TransformerShape& shape, double tokens) {
   return training_flops(shape, tokens, tokens * real(shape.seq_length));
 }
 
+double tower_flops(const TowerShape& shape, double patches, double squared_patches) {
+  constexpr double kForward = 2;
+  const double hidden = real(shape.hidden_size), depth = real(shape.depth), full = real(shape.full_blocks);
+  const double blocks = depth * (4 * hidden + (shape.gated ? 3 : 2) * real(shape.intermediate_size)) * hidden;
+  const double merged = hidden * real(shape.merged_patches);
+  const double merger = shape.depth == 0 ? 0 : (merged + real(shape.out_size)) * hidden;  // weights per patch
+  const double weights = blocks + hidden * real(shape.pixels) + real(shape.mergers - 1) * merger;
+  const double pairs = full * squared_patches + (depth - full) * patches * real(shape.window);
+  const double per_product = shape.frozen ? kForward : kTrainingPerProduct;
+  const double frozen_merger = shape.frozen ? kForward : kFrozenPerProduct;
+  return per_product * (patches * weights + 2 * hidden * pairs) +
+         (shape.merger_frozen ? frozen_merger : kTrainingPerProduct) * patches * merger;
+}
+
 double model_flops_utilisation(double flops, double seconds, double peak_flops, int64_t devices) {
   return flops / (seconds * peak_flops * real(devices));
 }

@@ -43,6 +43,25 @@ double training_flops(const TransformerShape& shape, double tokens, double squar
 // Like training_flops() above, for sequences of shape.seq_length.
 double training_flops(const TransformerShape& shape, double tokens);
 
+// A vision tower whose patches are merged into tokens (core/models/vision/vision_config.h).
+struct TowerShape {
+  int64_t depth = 0;        // blocks; 0: there is no tower
+  int64_t full_blocks = 0;  // blocks whose attention spans an image; in the others it spans |window|
+  int64_t window = 0;       // patches
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  bool gated = false;          // an MLP of three products; false: two
+  int64_t pixels = 0;          // of a patch
+  int64_t merged_patches = 0;  // that become one token
+  int64_t mergers = 0;         // the last one, and those of deepstack
+  int64_t out_size = 0;        // hidden size of the text
+  bool frozen = false;         // only computed forward
+  bool merger_frozen = false;  // the last merger
+};
+
+// Returns the FLOPs over |patches| patches of images whose squared numbers of patches add up to |squared_patches|.
+double tower_flops(const TowerShape& shape, double patches, double squared_patches);
+
 // Returns the fraction of the devices' peak that was used.
 double model_flops_utilisation(double flops, double seconds, double peak_flops, int64_t devices);
 

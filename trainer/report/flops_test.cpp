@@ -41,6 +41,32 @@ TEST(Flops, OfVeryShortSequencesAreSixForEachWeightAndToken) {
   EXPECT_DOUBLE_EQ(training_flops(qwen2_5_0_5b(), 1000, 0), 6.0 * 1000 * 493'961'216);
 }
 
+// The tower of Qwen 2.5 VL 7B has 1176 * 1280 weights in its patch embedding, 32 * (4 * 1280^2 + 3 * 1280 * 3420) in
+// blocks, four of which see a whole image and the others 64 patches, and 5120^2 + 5120 * 3584 per four patches in its
+// merger.
+TEST(Flops, OfATowerAreThoseOfItsPatchesAndOfTheirAttention) {
+  TowerShape tower{.depth = 32,
+                   .full_blocks = 4,
+                   .window = 64,
+                   .hidden_size = 1280,
+                   .intermediate_size = 3420,
+                   .gated = true,
+                   .pixels = 1176,
+                   .merged_patches = 4,
+                   .mergers = 1,
+                   .out_size = 3584};
+  const double weights = 1'505'280 + 629'964'800, merger = 44'564'480 / 4.0;
+  const double pairs = 4 * 1e4 + 28 * 100 * 64.0;
+  EXPECT_DOUBLE_EQ(tower_flops(tower, 100, 1e4), 6 * (100 * (weights + merger) + 2 * 1280 * pairs));
+  tower.frozen = true;
+  EXPECT_DOUBLE_EQ(tower_flops(tower, 100, 1e4), 2 * (100 * weights + 2 * 1280 * pairs) + 6 * 100 * merger);
+  tower.merger_frozen = true;
+  EXPECT_DOUBLE_EQ(tower_flops(tower, 100, 1e4), 2 * (100 * (weights + merger) + 2 * 1280 * pairs));
+  tower.frozen = false;
+  EXPECT_DOUBLE_EQ(tower_flops(tower, 100, 1e4), 6 * (100 * weights + 2 * 1280 * pairs) + 4 * 100 * merger);
+  EXPECT_EQ(tower_flops({}, 0, 0), 0);
+}
+
 TEST(Flops, OfFrozenWeightsAreFourForEachAndThoseOfAttentionStay) {
   TransformerShape frozen = qwen2_5_0_5b();
   frozen.frozen = true;

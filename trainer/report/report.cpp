@@ -174,8 +174,9 @@ LoggedStep TrainingReport::Parts::logged(const StepReport& report) {
                    .extra = report.extra};
   if (!run.shape) return entry;
   const auto count = static_cast<double>(report.tokens);
-  const double now = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
-                                                : training_flops(*run.shape, count);
+  const double text = report.squared_lengths > 0 ? training_flops(*run.shape, count, report.squared_lengths)
+                                                 : training_flops(*run.shape, count);
+  const double now = text + tower_flops(run.tower, static_cast<double>(report.patches), report.squared_patches);
   entry.flops = now + last.flops;
   if (run.peak_flops > 0 && report.seconds > 0) {
     entry.mfu = model_flops_utilisation(now, report.seconds, run.peak_flops, run.world_size);

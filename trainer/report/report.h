@@ -39,6 +39,8 @@ struct StepReport {
   double seconds = 0;          // duration of the covered steps
   // Sum of the squared lengths of the covered sequences, for the FLOPs of attention; 0: tokens * seq_length.
   double squared_lengths = 0;
+  int64_t patches = 0;                            // patches of images in the covered steps, over all ranks
+  double squared_patches = 0;                     // sum over the images
   int64_t memory_bytes = 0;                       // peak memory of this device so far; 0: unknown
   std::optional<RankTable> ranks = std::nullopt;  // times of all ranks; nullopt: not measured
   NamedValues extra = {};                         // additional values: loss_scale, num_zeros_in_grad, skipped_iter, ...
@@ -91,6 +93,7 @@ struct RunDescription {
   std::optional<double> loss_floor = std::nullopt;  // lower bound of the loss, drawn if known
   // For MFU; omitted if the model or the device's peak is unknown.
   std::optional<TransformerShape> shape = std::nullopt;
+  TowerShape tower = {};
   double peak_flops = 0;  // peak of one device in the training dtype
   // The step at which a resumed run starts. Lines of later steps, left by the previous run, are removed from the files.
   int64_t first_step = 0;

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -33,7 +34,7 @@ Texts read_texts(const GenerateArguments& given) {
   const std::string tokenizer = tokenizer_of_model(given.tokenizer, given.model);
   if (!tokenizer.empty()) texts.tokenizer = make_tokenizer(tokenizer, given.chat_template);
   if (is_conversation(given)) return texts;
-  texts.prompts = given.prompts.empty() ? std::vector{make_prompt(given.prompt, given.chat)}
+  texts.prompts = given.prompts.empty() ? std::vector{make_prompt(given.prompt, given.chat, given.images, given.videos)}
                                         : read_prompts(given.prompts, given.chat);
   return texts;
 }
@@ -94,6 +95,19 @@ void print_json(const GenerateArguments& given, const Texts& texts, const std::v
   fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
+bool has_media(const Texts& texts) {
+  return std::ranges::any_of(texts.prompts, [](const Prompt& prompt) { return !prompt.media.empty(); });
+}
+
+// The tokens of the prompts, and their images and videos.
+std::vector<std::vector<int64_t>> encode(const GenerateArguments& given, const Texts& texts, const ParallelContext& job,
+                                         std::vector<BatchMedia>* media) {
+  if (!has_media(texts)) return encode_prompts(texts.prompts, texts.tokenizer.get());
+  if (job.world() > 1) throw ConfigError(fmt::format("images in prompts need one process, not {}", job.world()));
+  MediaProcessor processor({.processor = given.model});
+  return encode_prompts(texts.prompts, texts.tokenizer.get(), processor, media);
+}
+
 ModelArgs model_args_of(const GenerateArguments& given, const ModelConfig& config, const ParallelContext& job) {
   ModelArgs args;
   if (!given.adapter.empty()) args.adapter = adapter_for(config, read_adapter_config(given.adapter));
@@ -148,21 +162,24 @@ void run(const GenerateArguments& given, ParallelContext& job) {
   const bool is_first = job.rank() == 0;
   Texts texts;
   std::vector<std::vector<int64_t>> prompts;
+  std::vector<BatchMedia> media;
   if (is_first) {
     texts = read_texts(given);
-    prompts = encode_prompts(texts.prompts, texts.tokenizer.get());
+    prompts = encode(given, texts, job, &media);
   }
   prompts = from_first_rank(prompts, job);
   const std::vector<int64_t> ends = from_first_rank({end_tokens(given.model, texts.tokenizer.get())}, job).front();
-  VirtualModels models =
-      AutoModel::from_pretrained(given.model, model_args_of(given, read_model_config(given.model), job), job);
+  ModelArgs args = model_args_of(given, read_model_config(given.model), job);
+  args.vision_tower = !media.empty();
+  VirtualModels models = AutoModel::from_pretrained(given.model, args, job);
   if (is_conversation(given)) return converse(given, models, texts.tokenizer.get(), ends, job);
   std::optional<TokenPrinter> stream;
   if (is_first && !given.json && given.prompts.empty() && texts.tokenizer) stream.emplace(*texts.tokenizer);
   const auto begin = std::chrono::steady_clock::now();
-  const std::vector<Generated> results = generate(models, prompts, ends, given.options, job, [&](size_t, int64_t id) {
+  const auto show = [&](size_t, int64_t id) {
     if (stream) stream->add(id);
-  });
+  };
+  const std::vector<Generated> results = generate(models, prompts, ends, given.options, job, show, media);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!is_first) return;
   if (stream) return stream->finish();

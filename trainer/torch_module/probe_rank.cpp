@@ -1,6 +1,7 @@
 #include "trainer/torch_module/probe_rank.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <fmt/core.h>
 
 #include <nlohmann/json.hpp>
@@ -23,6 +24,29 @@ struct Batch {
   MicroBatch batch = {};
   bool flat = false;  // the file has [T], for packed sequences
 };
+
+// Reads images and videos, in the form of transformers' processors.
+void read_media(const safetensors::Reader& file, MicroBatch* batch) {
+  std::vector<at::Tensor> pixels;
+  const auto read = [&](const char* name, const char* grid_name, MediaGrids* grids) {
+    if (file.find(name) == nullptr) return;
+    pixels.push_back(read_tensor(file, name));
+    const at::Tensor all = read_tensor(file, grid_name).to(at::kLong).contiguous();
+    if (all.dim() != 2 || all.size(1) != 3) {
+      throw ConfigError(fmt::format("{}: {} must have three numbers for each image or video", file.path(), grid_name));
+    }
+    const int64_t* grid = all.const_data_ptr<int64_t>();
+    for (int64_t i = 0; i < all.size(0); ++i, grid += 3) grids->push_back({grid[0], grid[1], grid[2]});
+  };
+  read("pixel_values", "image_grid_thw", &batch->media.images);
+  read("pixel_values_videos", "video_grid_thw", &batch->media.videos);
+  if (pixels.empty()) return;
+  batch->pixel_values = at::cat(pixels);
+  if (file.find("second_per_grid_ts") == nullptr) return;
+  const at::Tensor seconds = read_tensor(file, "second_per_grid_ts").to(at::kDouble).contiguous();
+  batch->media.seconds_per_group.assign(seconds.const_data_ptr<double>(),
+                                        seconds.const_data_ptr<double>() + seconds.numel());
+}
 
 Batch read_batch(const std::string& path) {
   if (path.empty()) return {};
@@ -50,6 +74,7 @@ Batch read_batch(const std::string& path) {
       if (each->defined()) *each = each->unsqueeze(0);
     }
   }
+  read_media(file, &batch);
   check_batch(batch, /*with_labels=*/true);
   batch.labels = labels_that_follow(batch.labels, batch.cu_seqlens);
   return result;
@@ -66,8 +91,10 @@ std::optional<AdapterConfig> adapter_of(const ProbeArguments& given, const Model
   return adapter_for(config, read_adapter_config(given.adapter));
 }
 
-ModelArgs model_args_of(const ProbeArguments& given, const ModelConfig& config, const ParallelContext& context) {
+ModelArgs model_args_of(const ProbeArguments& given, const ModelConfig& config, const MicroBatch& batch,
+                        const ParallelContext& context) {
   ModelArgs args{.options = given.model_options, .seed = given.sizes.seed};
+  args.vision_tower = batch.pixel_values.defined();
   if (!given.dtype.empty()) args.dtype = dtype_named(given.dtype);
   args.adapter = adapter_of(given, config);
   args.adapter_folder = given.adapter;
@@ -109,10 +136,10 @@ void probe_rank(const ProbeArguments& given) {
   ParallelContext& context = initialize(given.sizes);
   {
     const ModelConfig config = config_of(given);
-    const ModelArgs args = model_args_of(given, config, context);
+    const Batch batch = read_batch(given.batch);
+    const ModelArgs args = model_args_of(given, config, batch.batch, context);
     VirtualModels models = given.model.empty() ? AutoModel::from_config(config, args, context)
                                                : AutoModel::from_pretrained(given.model, args, context);
-    const Batch batch = read_batch(given.batch);
     ProbeResult result = probe(models, batch.batch, given.options, context);
     if (context.rank() == 0) {
       for (auto& [name, tensor] : result) {

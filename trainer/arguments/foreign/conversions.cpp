@@ -73,6 +73,17 @@ Conversion recompute_unless_disabled(const ArgumentValue& value, const TrainingA
   return read_flag(value) ? Conversion{} : Conversion{{{"recompute_granularity", "full"}}};
 }
 
+Conversion llama_factory_defaults(const ArgumentValue&, const TrainingArguments&, const ForeignValues&) {
+  return {{{"freeze_vision_tower", "true"},
+           {"freeze_multi_modal_projector", "true"},
+           {"image_max_pixels", "589824"},
+           {"image_min_pixels", "1024"},
+           {"video_max_pixels", "65536"},
+           {"video_min_pixels", "256"},
+           {"video_fps", "2"},
+           {"video_maxlen", "128"}}};
+}
+
 Conversion on_cpu(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
   return read_flag(value) ? Conversion{{{"platform", "cpu"}}} : Conversion{};
 }
@@ -295,6 +306,10 @@ Conversion whole_validation(const ArgumentValue& value, const TrainingArguments&
 
 Conversion weights_only(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
   return read_flag(value) ? Conversion{{{"save_only_model", "true"}}} : Conversion{};
+}
+
+Conversion main_weights_with_remainders(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  return read_flag(value) ? Conversion{{{"main_params_dtype", "remainder"}}} : Conversion{};
 }
 
 Conversion assets_folder(const ArgumentValue& value, const TrainingArguments& arguments, const ForeignValues&) {

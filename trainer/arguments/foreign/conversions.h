@@ -10,6 +10,7 @@ using Convert = Conversion(const ArgumentValue& value, const TrainingArguments& 
 
 // Hugging Face, TRL, LLaMA-Factory, ROLL
 Convert recompute_all_layers;
+Convert llama_factory_defaults;     // template, which all of its files have
 Convert recompute_unless_disabled;  // disable_gradient_checkpointing
 Convert on_cpu;
 Convert evaluation_in_bf16;
@@ -45,9 +46,10 @@ Convert tokenizer_files;
 Convert layers_per_virtual_stage;
 Convert fully_sharded;
 Convert sharding_strategy;
-Convert supervised;        // sft
-Convert whole_validation;  // full_validation
-Convert weights_only;      // no_save_optim
+Convert supervised;                    // sft
+Convert whole_validation;              // full_validation
+Convert weights_only;                  // no_save_optim
+Convert main_weights_with_remainders;  // store_param_remainders
 
 // torchtitan
 Convert assets_folder;

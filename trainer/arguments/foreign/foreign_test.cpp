@@ -199,6 +199,15 @@ TEST_F(ForeignConfig, EightBitOptimizersSetTheTypesOfTheirState) {
   EXPECT_EQ(read("optim: adamw_torch\n").arguments.optimizer, OptimizerOptions{});
 }
 
+TEST_F(ForeignConfig, MegatronsRemaindersAreATypeOfMainWeights) {
+  const auto main_type = [&](const std::string& text) {
+    return read("use_precision_aware_optimizer: true\n" + text).arguments.optimizer.precision.main_params_dtype;
+  };
+  EXPECT_EQ(main_type("main_params_dtype: fp32\n"), MainParamsType::fp32);
+  EXPECT_EQ(main_type("store_param_remainders: true\n"), MainParamsType::remainder);
+  EXPECT_EQ(main_type("store_param_remainders: false\n"), MainParamsType::fp32);
+}
+
 TEST_F(ForeignConfig, AMistakeUnderAnotherNameIsToldUnderBoth) {
   EXPECT_THAT(errors("lr: fast\n"), ElementsAre(HasSubstr("lr (learning_rate) is 'fast', but must be a number >= 0")));
   EXPECT_THAT(errors("optim: adafactor\n"), ElementsAre(HasSubstr("must be one of: adam, lion, muon, sgd")));

@@ -12,7 +12,6 @@ constexpr std::string_view kOptimizers = "optimizer is adam, lion, muon or sgd";
 constexpr std::string_view kLosses = "choose the loss by stage, pref_loss, label_smoothing_factor and z_loss_coeff";
 constexpr std::string_view kPartly = "use freeze: patterns for the names of parameters that are not trained";
 constexpr std::string_view kNewTokens = "add them to tokenizer.json, and their rows to the weights, first";
-constexpr std::string_view kImages = "models with images are not supported";
 
 void add_llama_factory_accepted(ForeignRows& rows) {
   rows.same({{"neat_packing", "sequence_packing"},
@@ -22,8 +21,13 @@ void add_llama_factory_accepted(ForeignRows& rows) {
       .convert("disable_gradient_checkpointing", {"recompute_granularity: full for false", recompute_unless_disabled})
       .convert("pissa_init", {"init_lora_weights: pissa_niter_16, or the iterations of pissa_iter", pissa})
       .convert("use_muon", {"optimizer: muon", use_muon})
+      .convert("template", {"freeze_vision_tower: true, freeze_multi_modal_projector: true, image_max_pixels: 589824, "
+                            "image_min_pixels: 1024, video_max_pixels: 65536, video_min_pixels: 256, video_fps: 2, "
+                            "video_maxlen: 128, which are LLaMA-Factory's defaults; conversations are written by the "
+                            "model's own chat template, or by chat_template FILE.jinja",
+                            llama_factory_defaults})
       .no_effect("conversations are written by the model's own chat template, or by chat_template FILE.jinja",
-                 {"template", "default_system", "global_template"})
+                 {"default_system", "global_template"})
       .no_effect("pissa_init uses it", {"pissa_iter"})
       .no_effect("PiSSA adapters are always saved relative to the original weights", {"pissa_convert"})
       .no_effect(kFast,
@@ -35,10 +39,8 @@ void add_llama_factory_accepted(ForeignRows& rows) {
       .no_effect(kMetrics, {"plot_loss", "include_effective_tokens_per_second"})
       .no_effect("models are saved as an HF folder at every checkpoint and at the end", {"export_hf_on_finish"})
       .no_effect("the scales of 4-bit weights are always quantised themselves", {"double_quantization"})
-      .no_effect("models of text have no images, videos or projectors",
-                 {"image_max_pixels", "image_min_pixels", "video_max_pixels", "video_min_pixels", "video_fps",
-                  "video_maxlen", "image_do_pan_and_scan", "crop_to_patches", "use_audio_in_video",
-                  "audio_sampling_rate", "media_dir", "freeze_vision_tower", "freeze_multi_modal_projector"});
+      .no_effect("images and videos are converted by the model's own processor, and there is no audio",
+                 {"image_do_pan_and_scan", "crop_to_patches", "use_audio_in_video", "audio_sampling_rate"});
 }
 
 void add_llama_factory_tokens(ForeignRows& rows) {
@@ -91,8 +93,7 @@ void add_llama_factory_model(ForeignRows& rows) {
 }
 
 void add_llama_factory_refused(ForeignRows& rows) {
-  rows.refuse("freeze_language_model", {"false"}, kImages)
-      .refuse("quantization_method", {"bnb", "bitsandbytes"}, "4 bits are nf4 with double quantisation")
+  rows.refuse("quantization_method", {"bnb", "bitsandbytes"}, "4 bits are nf4 with double quantisation")
       .refuse("quantization_type", {"nf4"}, "4 bits are nf4 with double quantisation")
       .refuse("loraplus_lr_embedding", {}, kAdapterSettings)
       .refuse("use_llama_pro", {"false"}, kPartly)

@@ -55,6 +55,7 @@ void add_megatron_converted(ForeignRows& rows) {
       .convert("checkpoint_activations", {"recompute_granularity: full", recompute_all_layers})
       .convert("sft", {"stage: sft", supervised})
       .convert("full_validation", {"eval_iters: 0", whole_validation})
+      .convert("store_param_remainders", {"main_params_dtype: remainder", main_weights_with_remainders})
       .convert("no_save_optim", {"save_only_model: true", weights_only});
 }
 

@@ -113,9 +113,11 @@ void add_speed(ForeignRows& rows) {
                             "overlap_moe_expert_parallel_comm",
                             "overlap_dispatch_backward_with_experts_wgrad",
                             "ep_overlap_early_attn_memory_release"})
-      .no_effect("activations stay on the device; recompute_granularity reduces their memory",
-                 {"fine_grained_*", "activation_offload_fraction", "offload_modules", "min_offloaded_tensor_size",
-                  "delay_offload_until_cuda_graph", "delta_offload_bytes_across_pp_ranks", "cpu_offloading_*"})
+      .no_effect(
+          "cpu_offloading moves the inputs of recomputed layers only",
+          {"fine_grained_*", "activation_offload_fraction", "offload_modules", "min_offloaded_tensor_size",
+           "delay_offload_until_cuda_graph", "delta_offload_bytes_across_pp_ranks", "cpu_offloading_activations",
+           "cpu_offloading_weights", "cpu_offloading_double_buffering", "cpu_offloading_retain_pinned_cpu_buffers"})
       .no_effect("layers are assigned evenly to stages; pipeline_model_parallel_layout assigns them otherwise",
                  {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers"});
 }
@@ -320,10 +322,8 @@ void add_refused_precision(ForeignRows& rows) {
       .refuse("fp4_quantizer_factory", {}, "fp8: hybrid or e4m3 is the smallest format")
       .refuse("fp32_residual_connection", {"false"}, "the residual stream has the training type")
       .refuse("batch_invariant_mode", {"false"}, "deterministic_mode: true makes runs reproducible")
-      .no_effect("the types of the optimizer's state are set by exp_avg_dtype and exp_avg_sq_dtype",
-                 {"use_precision_aware_optimizer"})
-      .refuse("main_params_dtype", {"fp32"}, "main weights are in fp32; exp_avg_dtype and exp_avg_sq_dtype are free")
-      .refuse("main_grads_dtype", {"fp32"}, "gradients of bf16 and fp16 models are summed in fp32");
+      .no_effect("exp_avg_dtype, exp_avg_sq_dtype, main_params_dtype and main_grads_dtype act without it",
+                 {"use_precision_aware_optimizer"});
 }
 
 void add_refused_training(ForeignRows& rows) {

@@ -82,7 +82,7 @@ void add_torchtitan_rest(ForeignRows& rows) {
       .refuse("optimizer.early_step_in_backward", {"false"}, "an update follows the gradients of all micro-batches")
       .refuse("model.*", {}, "the model is what its config.json says; give model_config")
       .refuse("training.dtype", {"float32"}, "use bf16: true, which keeps weights in fp32 for the optimizer")
-      .refuse("training.mixed_precision_reduce", {"float32"}, "gradients are reduced in float32 with bf16 and fp16")
+      .refuse("training.mixed_precision_reduce", {"float32"}, "gradients are reduced in the type of main_grads_dtype")
       .refuse("parallelism.data_parallel_replicate_degree", {"1", "-1"}, "the remaining ranks are data parallel")
       .refuse("parallelism.data_parallel_shard_degree", {"1", "-1"}, "the remaining ranks are data parallel")
       .refuse("activation_checkpoint.*", {"false", "none"}, "use recompute_granularity: full or selective");
