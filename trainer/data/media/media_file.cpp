@@ -43,8 +43,8 @@ const TensorInfo& get_as(const Reader& file, const char* name, DType dtype, size
 template <class Value>
 std::vector<Value> values_of(const Reader& file, const TensorInfo& tensor, int64_t begin, int64_t end) {
   std::vector<Value> values(static_cast<size_t>(end - begin));
-  const std::span<const std::byte> data = file.data(tensor);
-  std::memcpy(values.data(), data.data() + static_cast<size_t>(begin) * sizeof(Value), values.size() * sizeof(Value));
+  const auto data = file.data(tensor).subspan(static_cast<size_t>(begin) * sizeof(Value));
+  if (!values.empty()) std::memcpy(values.data(), data.data(), values.size() * sizeof(Value));
   return values;
 }
 
