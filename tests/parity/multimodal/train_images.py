@@ -10,6 +10,7 @@ the program itself. Exit code 77: transformers or pillow is missing, nothing was
 import argparse
 import json
 import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -268,6 +269,30 @@ def check_changed_image(program, folder):
     print("cache: converts again what has changed", flush=True)
 
 
+def check_resume(program, folder, changes):
+    """A run does not continue a checkpoint if one of |changes|, names and values of settings, gives it other samples."""
+    steps = ["save_steps: 1", "max_steps: 2"]
+    train(program, folder, folder / "data.jsonl", 1, steps)
+    again = [*steps, "overwrite_output_dir: false", "resume_from_checkpoint: true"]
+    for name, value in changes:
+        try:
+            train(program, folder, folder / "data.jsonl", 1, [*again, f"{name}: {value}"])
+        except AssertionError as error:
+            assert "but this run has contents " in str(error), f"{name}: {error}"
+        else:
+            raise AssertionError(f"a run with another {name} resumed the checkpoint")
+    train(program, folder, folder / "data.jsonl", 1, again)
+    print(f"resume: {', '.join(name for name, _ in changes)} are compared", flush=True)
+
+
+def make_other_images(folder):
+    """Returns a folder with images of the same names, of which one differs."""
+    other = folder / "elsewhere"
+    shutil.copytree(folder / "images", other / "images")
+    shutil.copy(other / "images" / "1.png", other / "images" / "0.png")
+    return other
+
+
 def check_refusals(program, folder):
     def refused(words, why, world=1):
         try:
@@ -312,6 +337,7 @@ def main():
             compare_frozen(arguments.program, folder, samples)
             compare_adapter(arguments.program, folder, samples)
             check_changed_image(arguments.program, folder)
+            check_resume(arguments.program, folder, [("image_max_pixels", 600), ("image_min_pixels", 4000), ("media_dir", make_other_images(folder))])
             check_refusals(arguments.program, folder)
 
 

@@ -295,6 +295,8 @@ def main():
             compare_training(arguments.program, folder, family, samples)
             compare_generation(arguments.program, folder, family)
             if family == "qwen2_5_vl":
+                changes = [("video_max_pixels", 600), ("video_min_pixels", 4000), ("video_fps", 1), ("video_maxlen", 4)]
+                train_images.check_resume(arguments.program, folder, changes)
                 check_bad_videos(arguments.program, folder)
 
 
