@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/base/config_error.h"
 #include "core/checkpoint/save_folder.h"
@@ -103,10 +105,17 @@ void report_test(const NamedValues& metrics, const std::filesystem::path& output
 }
 
 // Returns whether |error| is the loss of a rank that has exited on the same signal as this one, before it was ready.
+// Waits: for that signal, since schedulers send it to one rank after the other. During start-up its handler exits.
 bool is_stopped_before_training(const StopRequest& stop, const std::exception& error) {
+  constexpr auto kBetweenSignals = std::chrono::seconds(3);
   const auto* const lost = dynamic_cast<const Error*>(&error);
-  return stop.requested() && stop.phase() == StopRequest::Phase::ready && lost != nullptr &&
-         lost->status() == CONCORD_STATUS_PEER_LOST;
+  if (lost == nullptr || lost->status() != CONCORD_STATUS_PEER_LOST) return false;
+  if (stop.phase() == StopRequest::Phase::running) return false;
+  const auto deadline = std::chrono::steady_clock::now() + kBetweenSignals;
+  while (!stop.requested() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return stop.requested();
 }
 
 TrainOutput run_loop(Trainer& trainer, const std::function<void(Trainer&)>& loop) {
@@ -185,11 +194,11 @@ TrainOutput run_training(TrainingArguments arguments, const Providers& providers
   std::vector<std::unique_ptr<Tracker>> trackers;
   plan.is_restarted = request.is_restarted;
   plan.job = request.job;
-  ParallelContext& job = initialize(initialize_args(plan), options.store);
   const InprocessHooks& hooks = options.inprocess;
   TrainOutput output;
   std::unique_ptr<RunLock> lock;
   try {
+    ParallelContext& job = initialize(initialize_args(plan), options.store);
     if (hooks.initialized) hooks.initialized(job);
     const bool has_own_folder = arguments.saving.on_each_node && environment.local_rank == 0;
     OutputRequest locked = request;

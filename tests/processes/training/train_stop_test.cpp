@@ -95,7 +95,7 @@ TEST_P(TrainStop, DuringStartUpItEndsAtOnce) {
 }
 
 // Rank 1 has met rank 0, which is ready to train, and does not know it yet: the sixth event.record is the call after
-// the barrier. It exits at once, and rank 0 loses it.
+// the barrier. It exits at once, and rank 0 loses it: after its own signal, or before.
 TEST_P(TrainStop, BeforeAllRanksAreReadyTheyExitWithTheSameCode) {
   const std::string port = std::to_string(tests::free_port());
   const auto start = [&](const std::string& rank, const std::vector<std::string>& more) {
@@ -110,15 +110,22 @@ TEST_P(TrainStop, BeforeAllRanksAreReadyTheyExitWithTheSameCode) {
     environment.insert(environment.end(), more.begin(), more.end());
     return std::make_unique<TrainProgram>(train_args({}), ProcessSettings{.environment = environment});
   };
-  const auto first = start("0", {});
-  const auto second = start("1", {"CONCORD_LAYERS=fault", "CONCORD_FAULT=event.record@6=delay:600s"});
-  const auto is_ready = [&] { return fs::exists(path("out/metrics.jsonl")) || first->process().has_ended(); };
-  ASSERT_TRUE(poll_until(is_ready)) << first->err() << second->err();
-  first->process().signal(GetParam());
-  second->process().signal(GetParam());
-  EXPECT_EQ(second->exit_code(), 128 + GetParam()) << second->err();
-  EXPECT_EQ(first->exit_code(), 128 + GetParam()) << first->err();
-  EXPECT_FALSE(fs::exists(path("out/model")));
+  for (const bool loses_it_before : {false, true}) {
+    const auto first = start("0", {});
+    const auto second = start("1", {"CONCORD_LAYERS=fault", "CONCORD_FAULT=event.record@6=delay:600s"});
+    const auto is_ready = [&] { return fs::exists(path("out/metrics.jsonl")) || first->process().has_ended(); };
+    ASSERT_TRUE(poll_until(is_ready)) << first->err() << second->err();
+    if (!loses_it_before) first->process().signal(GetParam());
+    second->process().signal(GetParam());
+    EXPECT_EQ(second->exit_code(), 128 + GetParam()) << second->err();
+    if (loses_it_before) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2000));  // enough to notice the loss
+      first->process().signal(GetParam());
+    }
+    EXPECT_EQ(first->exit_code(), 128 + GetParam()) << loses_it_before << first->err();
+    EXPECT_FALSE(fs::exists(path("out/model")));
+    fs::remove_all(path("out"));
+  }
 }
 
 // The launcher's process that forks ranks, or the first rank, has not loaded its libraries, and does not handle signals
