@@ -13,8 +13,9 @@ namespace concord::ascend::sim {
 
 // The arguments of a call, by kind, each in the order of the operator's parameters.
 struct CallArguments {
-  std::vector<const TensorView*> tensors;  // null: optional and missing. Without lists of tensors
-  std::vector<int64_t> integers;           // without booleans and types
+  std::vector<const TensorView*> tensors;             // null: optional and missing
+  std::vector<std::vector<const TensorView*>> lists;  // lists of tensors, without optional ones
+  std::vector<int64_t> integers;                      // without booleans and types
   std::vector<double> numbers;
   std::vector<std::string> texts;
 };

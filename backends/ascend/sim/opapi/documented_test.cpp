@@ -20,7 +20,9 @@ struct Call {
   }
   std::string complaint(const char* name) {
     arguments.tensors.clear();
-    for (const TensorView& each : views) arguments.tensors.push_back(&each);
+    for (const TensorView& each : views) {
+      arguments.tensors.push_back(each.dtype == abi::kAclDtUndefined ? nullptr : &each);
+    }
     return documented_complaint(name, arguments);
   }
 };
@@ -75,21 +77,191 @@ TEST(Documented, RotationsAreBelow896ElementsAndFewHeads) {
   EXPECT_THAT(rotary({64, 2, 16, 64}, {64, 1, 1, 64}, 2), HasSubstr("mode"));
 }
 
-TEST(Documented, AttentionHasTheRangesOfItsPage) {
-  const auto attention = [](const char* layout, Sizes q, Sizes k, int64_t heads, double keep, int64_t mode) {
+constexpr auto kHalf = abi::kAclFloat16;
+constexpr auto kInt = abi::kAclInt32;
+constexpr auto kLong = abi::kAclInt64;
+
+// Appends tensors that are missing.
+Call& missing(Call& call, int count) {
+  for (int i = 0; i < count; ++i) call.tensor(abi::kAclDtUndefined, {});
+  return call;
+}
+
+struct AttentionCall {
+  const char* layout = "BSND";
+  Sizes q = {2, 64, 8, 128}, k = {2, 64, 2, 128};
+  int64_t heads = 8;
+  double keep = 1;
+  int64_t mode = 2;
+  Sizes mask = {2048, 2048};
+
+  CallArguments numbers() const {
+    return {
+        .tensors = {}, .lists = {}, .integers = {65536, 0, heads, 0, mode}, .numbers = {0.1, keep}, .texts = {layout}};
+  }
+  std::string forward(const char* name = "aclnnFlashAttentionScore") const {
     Call call;
-    call.arguments = {.tensors = {}, .integers = {65536, 0, heads, 0, mode}, .numbers = {0.1, keep}, .texts = {layout}};
-    return call.tensor(kB, q).tensor(kB, k).tensor(kB, k).complaint("aclnnFlashAttentionScore");
+    call.arguments = numbers();
+    missing(call.tensor(kB, q).tensor(kB, k).tensor(kB, k), 3);
+    return mask.empty() ? missing(call, 1).complaint(name) : call.tensor(abi::kAclBool, mask).complaint(name);
+  }
+  std::string backward(Sizes gradient, Sizes row_max) const {
+    Call call;
+    call.arguments = numbers();
+    missing(call.tensor(kB, q).tensor(kB, k).tensor(kB, k).tensor(kB, gradient), 3);
+    return call.tensor(abi::kAclBool, mask).tensor(kF, row_max).complaint("aclnnFlashAttentionScoreGrad");
+  }
+};
+
+TEST(Documented, AttentionHasTheRangesOfItsPage) {
+  EXPECT_EQ(AttentionCall{}.forward(), "");
+  const Sizes flat = {64, 2, 1024}, flat_k = {64, 2, 256};
+  EXPECT_EQ((AttentionCall{.layout = "SBH", .q = flat, .k = flat_k, .keep = 0.9, .mode = 0}.forward()), "");
+  EXPECT_THAT((AttentionCall{.k = {2, 64, 3, 128}}.forward()), HasSubstr("multiple of those of the key"));
+  EXPECT_THAT((AttentionCall{.q = {2, 64, 8, 769}, .k = {2, 64, 2, 769}}.forward()), HasSubstr("769 elements"));
+  EXPECT_THAT((AttentionCall{.q = {2, 64, 257, 8}, .k = {2, 64, 1, 8}, .heads = 257}.forward()),
+              HasSubstr("257 heads"));
+  EXPECT_THAT((AttentionCall{.k = {1, 64, 2, 128}}.forward()), HasSubstr("one B"));
+  EXPECT_THAT(AttentionCall{.keep = 0}.forward(), HasSubstr("keepProb"));
+  EXPECT_THAT(AttentionCall{.mode = 7}.forward(), HasSubstr("sparseMode"));
+  EXPECT_THAT((AttentionCall{.layout = "SBH", .q = {64, 2, 1020}, .k = flat_k}.forward()),
+              HasSubstr("multiple of the heads"));
+  const AttentionCall packed{.layout = "TND", .q = {64, 8, 128}, .k = {64, 2, 128}};
+  EXPECT_EQ(packed.forward("aclnnFlashAttentionVarLenScore"), "");
+}
+
+TEST(Documented, SparseModesOfAttentionTakeOneTriangle) {
+  for (const int64_t mode : {2, 3, 4}) {
+    EXPECT_EQ(AttentionCall{.mode = mode}.forward(), "");
+    EXPECT_THAT((AttentionCall{.mode = mode, .mask = {64, 64}}.forward()), HasSubstr("2048 x 2048"));
+    EXPECT_THAT((AttentionCall{.mode = mode, .mask = {}}.forward()), HasSubstr("without a mask"));
+  }
+  EXPECT_EQ((AttentionCall{.mode = 0, .mask = {}}.forward()), "");
+}
+
+TEST(Documented, TheDerivativeOfAttentionTakesStatisticsOfEightCopies) {
+  const AttentionCall call;
+  EXPECT_EQ(call.backward(call.q, {2, 8, 64, 8}), "");
+  EXPECT_THAT(call.backward({2, 64, 4, 128}, {2, 8, 64, 8}), HasSubstr("dy"));
+  EXPECT_THAT(call.backward(call.q, {2, 8, 64, 1}), HasSubstr("softmaxMax"));
+  EXPECT_THAT(call.backward(call.q, {16, 64, 8}), HasSubstr("softmaxMax"));
+}
+
+TEST(Documented, UpdatesOfRingAttentionTakePackedHeadsOfMultiplesOf64) {
+  const auto update = [](const char* layout, Sizes values, Sizes row_max, bool has_ends) {
+    Call call;
+    call.arguments.texts = {layout, ""};
+    for (int i = 0; i < 2; ++i) call.tensor(kF, values).tensor(kF, row_max).tensor(kF, row_max);
+    if (has_ends) call.tensor(kLong, {3});
+    return (has_ends ? call : missing(call, 1)).complaint("aclnnRingAttentionUpdateV2");
   };
-  EXPECT_EQ(attention("BSND", {2, 64, 8, 128}, {2, 64, 2, 128}, 8, 1, 2), "");
-  EXPECT_EQ(attention("SBH", {64, 2, 1024}, {64, 2, 256}, 8, 0.9, 0), "");
-  EXPECT_THAT(attention("BSND", {2, 64, 8, 128}, {2, 64, 3, 128}, 8, 1, 2), HasSubstr("multiple of those of the key"));
-  EXPECT_THAT(attention("BSND", {2, 64, 8, 769}, {2, 64, 2, 769}, 8, 1, 2), HasSubstr("769 elements"));
-  EXPECT_THAT(attention("BSND", {2, 64, 257, 8}, {2, 64, 1, 8}, 257, 1, 2), HasSubstr("257 heads"));
-  EXPECT_THAT(attention("BSND", {2, 64, 8, 128}, {1, 64, 2, 128}, 8, 1, 2), HasSubstr("one B"));
-  EXPECT_THAT(attention("BSND", {2, 64, 8, 128}, {2, 64, 2, 128}, 8, 0, 2), HasSubstr("keepProb"));
-  EXPECT_THAT(attention("BSND", {2, 64, 8, 128}, {2, 64, 2, 128}, 8, 1, 7), HasSubstr("sparseMode"));
-  EXPECT_THAT(attention("SBH", {64, 2, 1020}, {64, 2, 256}, 8, 1, 0), HasSubstr("multiple of the heads"));
+  EXPECT_EQ(update("SBH", {16, 1, 96}, {1, 4, 16, 8}, false), "");
+  EXPECT_EQ(update("TND", {16, 4, 64}, {16, 4, 8}, true), "");
+  EXPECT_THAT(update("TND", {16, 4, 96}, {16, 4, 8}, true), HasSubstr("multiple of 64"));
+  EXPECT_THAT(update("TND", {16, 4, 64}, {16, 4, 8}, false), HasSubstr("actualSeqQlen"));
+  EXPECT_THAT(update("SBH", {16, 1, 96}, {1, 4, 16}, false), HasSubstr("statistics"));
+  EXPECT_THAT(update("BSND", {16, 1, 96}, {1, 4, 16, 8}, false), HasSubstr("layout"));
+}
+
+TEST(Documented, GroupedProductsHaveSizesBelow65536) {
+  const auto product = [](Sizes x, Sizes weight, int64_t group_type, int64_t groups, abi::aclDataType type = kB) {
+    const auto dense = [](Sizes sizes) {
+      Sizes strides(sizes.size(), 1);
+      for (size_t i = sizes.size() - 1; i-- > 0;) strides[i] = strides[i + 1] * sizes[i + 1];
+      return strides;
+    };
+    const TensorView a{.sizes = x, .strides = dense(x), .offset = 0, .dtype = kB, .format = 2, .storage = {}};
+    const TensorView b{
+        .sizes = weight, .strides = dense(weight), .offset = 0, .dtype = type, .format = 2, .storage = {}};
+    Call call;
+    call.tensor(kLong, {groups});
+    call.arguments.lists = {{&a}, {&b}, {&a}};
+    call.arguments.integers = {3, group_type, 0, 0};
+    return call.complaint("aclnnGroupedMatmulV5");
+  };
+  EXPECT_EQ(product({100, 64}, {4, 64, 32}, 0, 4), "");
+  EXPECT_EQ(product({64, 100}, {100, 32}, 2, 4), "");
+  EXPECT_THAT(product({100, 64}, {4, 64, 32}, 0, 1025), HasSubstr("1 to 1024"));
+  EXPECT_THAT(product({100, 64}, {4, 64, 65536}, 0, 4), HasSubstr("below 65536"));
+  EXPECT_THAT(product({100, 64}, {64, 32}, 0, 4), HasSubstr("[g, k, n]"));
+  EXPECT_THAT(product({100, 64}, {4, 64, 32}, 1, 4), HasSubstr("groupType"));
+  EXPECT_THAT(product({100, 64}, {4, 64, 32}, 0, 4, kHalf), HasSubstr("one of the types"));
+}
+
+TEST(Documented, AddedProductsAreOf16BitTypes) {
+  const auto product = [](abi::aclDataType type, Sizes y, int64_t group_type) {
+    Call call;
+    call.arguments.integers = {group_type};
+    return call.tensor(type, {100, 8})
+        .tensor(type, {100, 16})
+        .tensor(kLong, {4})
+        .tensor(kF, y)
+        .complaint("aclnnGroupedMatmulAdd");
+  };
+  EXPECT_EQ(product(kB, {32, 16}, 2), "");
+  EXPECT_THAT(product(kF, {32, 16}, 2), HasSubstr("combination of types"));
+  EXPECT_THAT(product(kB, {8, 16}, 2), HasSubstr("[g m, n]"));
+  EXPECT_THAT(product(kB, {4, 8, 16}, 2), HasSubstr("1 to 2 dimensions"));
+  EXPECT_THAT(product(kB, {32, 16}, 0), HasSubstr("groupType"));
+}
+
+TEST(Documented, TokensHaveAtMost512ChoicesAnd16777214Places) {
+  const auto permuted = [](Sizes indices, Sizes rows, Sizes sorted) {
+    Call call;
+    call.arguments.integers = {0};
+    return call.tensor(kB, {indices[0], 8})
+        .tensor(kLong, indices)
+        .tensor(kB, rows)
+        .tensor(kInt, sorted)
+        .complaint("aclnnMoeTokenPermute");
+  };
+  EXPECT_EQ(permuted({10, 4}, {40, 8}, {40}), "");
+  EXPECT_EQ(permuted({10}, {10, 8}, {10}), "");
+  EXPECT_THAT(permuted({10, 513}, {5130, 8}, {5130}), HasSubstr("512"));
+  EXPECT_THAT(permuted({1 << 22, 4}, {1 << 24, 8}, {1 << 24}), HasSubstr("16777215"));
+  EXPECT_THAT(permuted({10, 4}, {40, 8}, {10, 4}), HasSubstr("sortedIndices"));
+  EXPECT_THAT(permuted({10, 4}, {39, 8}, {40}), HasSubstr("number of rows"));
+  const auto gradient = [](int64_t k, Sizes out) {
+    Call call;
+    call.arguments.integers = {k};
+    return call.tensor(kB, {40, 8}).tensor(kInt, {40}).tensor(kB, out).complaint("aclnnMoeTokenPermuteGrad");
+  };
+  EXPECT_EQ(gradient(4, {10, 8}), "");
+  EXPECT_THAT(gradient(513, {10, 8}), HasSubstr("numTopk"));
+  EXPECT_THAT(gradient(4, {20, 8}), HasSubstr("[tokens, hidden]"));
+  const auto restored = [](abi::aclDataType indices, Sizes probs, Sizes out) {
+    return Call{}
+        .tensor(kB, {40, 8})
+        .tensor(indices, {40})
+        .tensor(kF, probs)
+        .tensor(kB, out)
+        .complaint("aclnnMoeTokenUnpermute");
+  };
+  EXPECT_EQ(restored(kInt, {10, 4}, {10, 8}), "");
+  EXPECT_THAT(restored(kLong, {10, 4}, {10, 8}), HasSubstr("combination of types"));
+  EXPECT_THAT(restored(kInt, {10, 2}, {10, 8}), HasSubstr("[tokens k, hidden]"));
+  Call back;
+  back.tensor(kB, {40, 8}).tensor(kB, {10, 8}).tensor(kInt, {40}).tensor(kF, {10, 4}).tensor(kB, {40, 8});
+  EXPECT_EQ(back.complaint("aclnnMoeTokenUnpermuteGrad"), "");
+  back.views[4].sizes = {10, 8};
+  EXPECT_THAT(back.complaint("aclnnMoeTokenUnpermuteGrad"), HasSubstr("one shape"));
+}
+
+TEST(Documented, GegluHalvesOneDimensionInTwoForms) {
+  const auto geglu = [](Sizes gelu, int64_t form) {
+    Call call;
+    call.arguments.integers = {-1, form};
+    return call.tensor(kB, {2, 6}).tensor(kB, {2, 3}).tensor(kB, gelu).complaint("aclnnGeGluV3");
+  };
+  EXPECT_EQ(geglu({2, 3}, 1), "");
+  EXPECT_THAT(geglu({2, 3}, 2), HasSubstr("approximate"));
+  EXPECT_THAT(geglu({2, 6}, 1), HasSubstr("outGelu"));
+  Call back;
+  back.arguments.integers = {-1, 0};
+  back.tensor(kB, {2, 3}).tensor(kB, {2, 6}).tensor(kB, {2, 3}).tensor(kB, {2, 6});
+  EXPECT_EQ(back.complaint("aclnnGeGluV3Backward"), "");
+  back.views[3].sizes = {2, 3};
+  EXPECT_THAT(back.complaint("aclnnGeGluV3Backward"), HasSubstr("shape of x"));
 }
 
 TEST(Documented, SwigluHalvesOneDimensionAndAdamWHasOneShape) {
@@ -115,7 +287,7 @@ TEST(Documented, SwigluHalvesOneDimensionAndAdamWHasOneShape) {
 
 TEST(Documented, OtherOperatorsAreNotChecked) {
   EXPECT_EQ(Call{}.tensor(kF, {}).complaint("aclnnAdd"), "");
-  EXPECT_EQ(documented_operators().size(), 9u);
+  EXPECT_EQ(documented_operators().size(), 26u);
 }
 
 }  // namespace

@@ -46,6 +46,9 @@ struct Operator<body, operator_name> {
     static void list(const Kept& value, CallArguments* call) {
       if constexpr (std::is_same_v<Kept, std::shared_ptr<TensorView>>) {
         call->tensors.push_back(value.get());
+      } else if constexpr (std::is_same_v<Kept, std::vector<std::shared_ptr<TensorView>>>) {
+        auto& list = call->lists.emplace_back();
+        for (const auto& each : value) list.push_back(each.get());
       } else if constexpr (std::is_floating_point_v<Kept>) {
         call->numbers.push_back(value);
       } else if constexpr (std::is_integral_v<Kept> && !std::is_same_v<Kept, bool>) {
