@@ -94,7 +94,8 @@ void grouped_linear_weight_grad_set_(Tensor& main_goh, const Tensor& grad_no, co
 
 // ------------------------------------------------------------------------------------------------------------ tokens
 
-constexpr int64_t kMaxChoices = 512;
+// CANN's documentation of MoeTokenPermute.
+constexpr int64_t kMaxChoices = 512, kMaxPlaces = 16777214;
 
 bool fits_tokens(const Tensor& rows, int64_t k) {
   return is_known(rows) && rows.numel() > 0 && k >= 1 && k <= kMaxChoices;
@@ -104,7 +105,7 @@ bool fits_tokens(const Tensor& rows, int64_t k) {
 Tensor moe_permute(const Tensor& x_th, const Tensor& order, const Tensor& inverse) {
   static const auto permute = find("npu_moe_token_permute");
   const int64_t tokens = x_th.size(0), k = tokens == 0 ? 0 : order.size(0) / tokens;
-  if (!permute || !fits_tokens(x_th, k)) {
+  if (!permute || !fits_tokens(x_th, k) || inverse.numel() > kMaxPlaces) {
     return reference("concord::moe_permute", {x_th, order, inverse}).at(0).toTensor();
   }
   return call(*permute, {{"tokens", x_th.contiguous()}, {"indices", inverse.view({tokens, k})}}).at(0).toTensor();

@@ -8,6 +8,8 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "backends/ascend/torch/ops/testing/vendor_calls.h"
 #include "core/ops/attention/rope.h"
 #include "core/ops/grad_sink.h"
@@ -175,6 +177,28 @@ TEST(AscendFused, CrossEntropyReadsTheLogitsFewTimes) {
 }
 
 // A rotation after another one with other angles, in the same memory.
+// So many logits that each row is a part of its own. Equal logits have probabilities of 1 / columns.
+TEST(AscendFused, CrossEntropyOfManyLogitsIsComputedInParts) {
+  constexpr int64_t kRows = 3, kColumns = (1 << 24) + 1, kIgnored = 1;
+  const c10::Device device = torch_device(current_platform(), 0);
+  Tensor logits = at::ones({kRows, kColumns}, at::TensorOptions(device).dtype(at::kBFloat16));
+  Tensor losses = at::ones({kRows}, at::TensorOptions(device).dtype(at::kFloat));
+  const Tensor labels = at::tensor({5, -100, 7}, at::kLong);
+  cross_entropy_with_grad(logits, losses, labels.to(device), {.expected_grad = 1.0 / 2});
+  for (int64_t row = 0; row < kRows; ++row) {
+    SCOPED_TRACE(row);
+    const bool counts = row != kIgnored;
+    const double p = counts ? 0.5 / kColumns : 0, loss = counts ? std::log(static_cast<double>(kColumns)) : 0;
+    EXPECT_NEAR(losses[row].item<double>(), loss, 1e-5);
+    const Tensor grad = logits[row].cpu();
+    const int64_t label = counts ? labels[row].item<int64_t>() : 5;
+    EXPECT_NEAR(grad[label].item<double>(), counts ? -0.5 : 0, 1e-7);
+    grad[label] = p;
+    EXPECT_NEAR(grad.min().item<double>(), p, p / 256);
+    EXPECT_NEAR(grad.max().item<double>(), p, p / 256);
+  }
+}
+
 TEST(AscendFused, AnglesThatWereOverwrittenCountFromThenOn) {
   const c10::Device device = torch_device(current_platform(), 0);
   const Tensor x = at::randn({kTokens, kHeads, kHead});
