@@ -24,33 +24,6 @@ at::Tensor written_out(const at::Tensor& both, const GatedActivation& activation
   return (up + 1) * (gate * (gate * activation.alpha).sigmoid());
 }
 
-// torch_npu rounds gelu to the type before its products.
-Sample rounded_on_ascend(Sample made, c10::ScalarType type) {
-  made.ascend_slack = [type](const std::vector<c10::IValue>&, const std::vector<at::Tensor>& exact) {
-    return std::vector{half_unit(type) * exact[0].abs()};
-  };
-  return made;
-}
-
-// For large negative gates 1 + tanh cancels: its rounding errors are those of 1.
-Sample draw_geglu(Draw& draw, c10::ScalarType type) {
-  const at::Tensor x = draw.normal({draw.size(), draw.between(1, 3), 2 * draw.size()}, type, draw.coin() ? 1 : 3);
-  return rounded_on_ascend({{x}, 16, {largest(x) * largest(x)}}, type);
-}
-
-// The slope is x (1 - tanh^2) (1 + 3 c x^2) sqrt(2 / pi) / 2 and more, of which 1 - tanh^2 cancels.
-Sample draw_geglu_backward(Draw& draw, c10::ScalarType type) {
-  const at::Tensor x = draw.normal({draw.size(), 2 * draw.size()}, type, draw.coin() ? 1 : 3);
-  const at::Tensor grad = draw.normal({x.size(0), x.size(1) / 2}, type);
-  const double most = largest(x), slope = 1 + most * (1 + 3 * 0.044715 * most * most);
-  return rounded_on_ascend({{grad, x}, 16, {largest(grad) * most * slope}}, type);
-}
-
-const RegisterSamples kForward("concord::geglu", draw_geglu);
-const RegisterSamples kBackward("concord::geglu_backward", draw_geglu_backward);
-const RegisterRealSizes kRealForward("concord::geglu", {draw_geglu});
-const RegisterRealSizes kRealBackward("concord::geglu_backward", {draw_geglu_backward});
-
 TEST(GatedActivation, IsThatOfTransformersWithItsGradient) {
   for (const GatedActivation& each :
        {GatedActivation{.kind = Kind::gelu_tanh}, GatedActivation{.kind = Kind::clamped, .alpha = 1.3, .limit = 2}}) {

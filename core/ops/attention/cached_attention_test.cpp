@@ -17,56 +17,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Rows of different lengths, grouped heads, windows, a cache that is a part of a larger one.
-Sample draw_cached(Draw& draw, c10::ScalarType type) {
-  const int64_t groups = draw.between(1, 3), kv_heads = draw.between(1, 3), n = draw.size();
-  const int64_t rows = draw.between(1, 4), keys = draw.coin() ? draw.size() : 90 + draw.size();
-  const int64_t window = draw.coin() ? draw.size() : 0;
-  const at::Tensor q = draw.normal({rows, 1, kv_heads * groups, n}, type);
-  at::Tensor k = draw.normal({rows, keys + 3, kv_heads, n}, type).narrow(1, 0, keys);
-  const at::Tensor v = draw.normal({rows, keys, kv_heads, n}, type);
-  const double scale = draw.coin() ? 1 / std::sqrt(static_cast<double>(n)) : 0.3;
-  // 16-bit kernels round the probabilities before they multiply them with v.
-  const double rounded = type == at::kBFloat16 ? 65536 * 2 : type == at::kHalf ? 8192 * 2 : 64;
-  const double cap = draw.coin() ? 2 : 0;
-  const c10::IValue sinks = draw.coin() ? c10::IValue(draw.normal({kv_heads * groups}, type)) : c10::IValue();
-  return {{q, k, v, draw.integers({rows}, 1, keys), window, scale, cap, sinks}, rounded, {largest(v)}};
-}
-
-const RegisterSamples kCached("concord::cached_attention", draw_cached);
-// A batch of two rows: heads, key heads and their size, the capacity in keys, and the keys of each row. Scores have a
-// deviation of 2, as in real_attention.cpp.
-struct RealSize {
-  int64_t heads, kv_heads, n, keys, first, second;
-  int64_t window = 0;
-  bool sinks = false;
-  bool aligned = true;
-};
-
-SampleMaker real_size(const RealSize& size) {
-  return [size](Draw& draw, c10::ScalarType type) {
-    const auto placed = [&](const at::Tensor& x) { return size.aligned ? x : misaligned(x); };
-    const at::Tensor q = placed(draw.normal({2, 1, size.heads, size.n}, type, 2));
-    const at::Tensor k = placed(draw.normal({2, size.keys, size.kv_heads, size.n}, type));
-    const at::Tensor v = placed(draw.normal({2, size.keys, size.kv_heads, size.n}, type));
-    const double rounded = type == at::kBFloat16 ? 65536 * 2 : type == at::kHalf ? 8192 * 2 : 64;
-    const c10::IValue sinks = size.sinks ? c10::IValue(draw.normal({size.heads}, type)) : c10::IValue();
-    const double scale = 1 / std::sqrt(static_cast<double>(size.n)), cap = size.sinks ? 30 : 0;
-    const at::Tensor lengths = at::tensor({size.first, size.second}, at::kLong);
-    return Sample{{q, k, v, lengths, size.window, scale, cap, sinks}, rounded, {largest(v)}};
-  };
-}
-
-// Groups of heads that one block of a device processes together or separately, rows that end in the middle of a block's
-// range, windows that start there.
-const RegisterRealSizes kRealSizes("concord::cached_attention",
-                                   {real_size({14, 2, 64, 700, 700, 513}), real_size({32, 8, 128, 9000, 9000, 1}),
-                                    real_size({20, 2, 192, 1000, 128, 129, 200}),
-                                    real_size({16, 16, 256, 300, 300, 77}),
-                                    real_size({64, 8, 64, 2000, 1999, 640, 128, true}),
-                                    real_size({14, 2, 64, 300, 300, 257, 0, true, false}),
-                                    real_size({4, 2, 320, 200, 200, 100})});
-
 // Compared with the last query of attention over a row's own keys, which is how a model computes the same token without
 // a cache.
 TEST(CachedAttention, IsTheLastRowOfAttentionOverTheKeysOfEachRow) {

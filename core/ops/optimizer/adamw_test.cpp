@@ -58,41 +58,6 @@ Sample draw_adamw(Draw& draw, c10::ScalarType type) {
 
 const RegisterSamples kSamples("concord::adamw_", draw_adamw);
 
-// Three groups of tensors, the second without 16-bit values, which follow one another in flat buffers or not.
-Sample draw_groups(Draw& draw, c10::ScalarType type) {
-  const auto sums = type == at::kDouble ? type : at::kFloat;
-  const bool narrow = type == at::kBFloat16 || type == at::kHalf;
-  c10::List<at::Tensor> weights, m, v, values, grads;
-  std::vector<int64_t> counts, value_counts;
-  std::vector<double> numbers;
-  constexpr int64_t kFlat = 4096;
-  const at::Tensor flat_weights = draw.normal({kFlat}, sums), flat_m = draw.normal({kFlat}, sums);
-  const at::Tensor flat_v = draw.normal({kFlat}, sums).abs(), flat_values = draw.normal({kFlat}, type);
-  const at::Tensor flat_grads = draw.normal({kFlat}, type);
-  int64_t begin = 0;
-  for (int64_t group = 0; group < 3; ++group) {
-    counts.push_back(draw.between(0, 3));
-    value_counts.push_back(narrow && group != 1 ? counts.back() : 0);
-    for (int64_t i = 0; i < counts.back(); ++i) {
-      const int64_t count = 5 * draw.size();
-      const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, begin, count); };
-      weights.push_back(part(flat_weights));
-      m.push_back(part(flat_m));
-      v.push_back(part(flat_v));
-      if (value_counts.back() > 0) values.push_back(part(flat_values));
-      grads.push_back(part(flat_grads));
-      begin += count + (draw.coin() ? 0 : 3);
-    }
-    const double t = static_cast<double>(draw.between(1, 9)), decay = draw.coin() ? 1 : 1 - 1e-3;
-    numbers.insert(numbers.end(), {0.125, decay, 0.1, 0.999, 1 - 0.999, 1e-2 / (1 - std::pow(0.9, t)),
-                                   std::sqrt(1 - std::pow(0.999, t)), 0.05});
-  }
-  return {{weights, m, v, values, grads, counts, value_counts, draw_factor(draw), numbers}, 64, {}};
-}
-
-const RegisterSamples kGroups("concord::adamw_groups_", draw_groups);
-const RegisterRealSizes kRealGroups("concord::adamw_groups_", {draw_groups});
-
 const RegisterSamples kNarrow("concord::adamw_narrow_", [](Draw& draw, c10::ScalarType type) {
   return narrow_adamw_sample(draw, type, {draw.between(1, 3), draw.size() * draw.size()});
 });
@@ -302,11 +267,6 @@ const RegisterSamples kFactor("concord::update_factor", [](Draw& draw, c10::Scal
   const c10::IValue loss = draw.coin() ? c10::IValue(draw.normal({1}, sums)) : c10::IValue();
   return Sample{{squares, loss, draw.coin() ? 0.0 : 1.0, draw.coin() ? 1.0 : 4096.0}, 16};
 });
-const RegisterRealSizes kRealFactor("concord::update_factor", {[](Draw& draw, c10::ScalarType type) {
-                                      const auto sums = type == at::kDouble ? type : at::kFloat;
-                                      return Sample{{draw.normal({1}, sums, 30).square(), c10::IValue(), 1.0, 3.0}, 16};
-                                    }});
-
 TEST(UpdateFactor, HasTheBitsOfTheHostsClipFactor) {
   Draw draw(3);
   for (const double limit : {0.0, 1.0, 0.3}) {

@@ -15,12 +15,6 @@ namespace {
 
 using at::Tensor;
 
-const RegisterSamples kDequantise("concord::nf4_dequantise", [](Draw& draw, c10::ScalarType type) {
-  const int64_t rows = draw.size(), blocks = draw.between(1, 5);
-  const Tensor codes = draw.integers({rows, blocks * kNf4Block / 2}, 0, 255).to(at::kByte);
-  return Sample{{codes, draw.normal({rows, blocks}, at::kFloat).abs(), at::zeros({0}, type)}};
-});
-
 Tensor dequantised(const Tensor& weight) {
   const Nf4Blocks blocks = nf4_quantise(weight);
   const QuantisedAbsmax absmax = quantise_absmax(blocks.absmax);

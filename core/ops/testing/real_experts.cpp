@@ -1,10 +1,14 @@
 // Samples of MoE operators at real sizes (samples.h): more rows than a block or a chunk of the sort, experts without
 // rows, widths with and without vector loads, sizes that a grouped GEMM supports and others, groups that end anywhere.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/argsort.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
 #include <limits>
@@ -223,6 +227,96 @@ const RegisterRealSizes kRealGrouped("concord::grouped_linear", for_groups(real_
 const RegisterRealSizes kRealGroupedInput("concord::grouped_linear_input_grad", for_groups(real_grouped_input_grad));
 const RegisterRealSizes kRealGroupedAdd("concord::grouped_linear_weight_grad_", for_weight_grads());
 const RegisterRealSizes kRealGroupedSet("concord::grouped_linear_weight_grad_set_", for_weight_grads());
+
+// Without a main gradient, in the type of the operands.
+Sample real_grouped_product(const GroupedSize& size, Draw& draw, c10::ScalarType type) {
+  Sample made = real_grouped_weight_grad(size, draw, type);
+  const at::Tensor none = at::zeros({size.groups, size.out, size.in}, at::kDouble);
+  made.arguments.erase(made.arguments.begin());
+  made.slack = [none, slack = made.slack](const ExpertArguments& a, const ExpertOutputs& exact) {
+    ExpertArguments with_main{none};
+    with_main.insert(with_main.end(), a.begin(), a.end());
+    return slack(with_main, exact);
+  };
+  return made;
+}
+const RegisterRealSizes kRealGroupedProduct("concord::grouped_linear_weight_grad", for_groups(real_grouped_product));
+
+// ---------------------------------------------------------------------------------------------------------- moe_route
+
+struct RouteSize {
+  int64_t tokens, experts, k;
+};
+
+// Logits of a token differ by 0.1 or more, so that finite differences do not change the choice; except in Double they
+// are also multiples of 1/8, some of which are equal.
+at::Tensor draw_logits(const RouteSize& size, Draw& draw, c10::ScalarType type) {
+  const std::vector<int64_t> sizes = {size.tokens, size.experts};
+  if (type != at::kDouble && draw.coin()) return draw.eighths(sizes, type);
+  const at::Tensor ranks = draw.normal(sizes, at::kDouble).argsort(int64_t{-1}, /*descending=*/false).to(at::kDouble);
+  const double step = std::max(0.15, 4.0 / static_cast<double>(size.experts));
+  return (ranks * step + 0.02 * draw.normal(sizes, at::kDouble).clamp(-1, 1) - 2).to(type);
+}
+
+// exp(x - largest) has an error of as many roundings as its argument is large; sums and divisions add theirs.
+double route_roundings(const at::Tensor& logits) {
+  return 16 + 4 * (logits.max() - logits.min()).item<double>() + roundings_of_sum(logits.size(-1));
+}
+
+Sample route_sample(const RouteSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor logits = draw_logits(size, draw, type);
+  const auto slack = [=](const std::vector<c10::IValue>& a, const std::vector<at::Tensor>& exact) {
+    const double off = route_roundings(a[0].toTensor().to(at::kDouble)) * sum_unit(type);
+    return std::vector<at::Tensor>{off * exact[0].abs(), at::zeros_like(exact[1], at::TensorOptions(at::kDouble))};
+  };
+  return {{logits, size.k, draw.coin(), draw.coin(), draw.coin() ? 1 : 2.5}, 0, {}, slack};
+}
+
+// With p the softmax over all experts and w the weights: a few roundings of each term of p (g - sum(g w)), where the
+// sum cancels for experts that were not chosen, and of w (g - sum(g w)).
+Sample route_backward_sample(const RouteSize& size, Draw& draw, c10::ScalarType type) {
+  const at::Tensor logits = draw_logits(size, draw, type);
+  const at::Tensor experts = draw.normal({size.tokens, size.experts}, at::kDouble)
+                                 .argsort(int64_t{-1}, /*descending=*/false)
+                                 .narrow(-1, 0, size.k);
+  const at::Tensor grad = draw.normal({size.tokens, size.k}, type == at::kDouble ? type : at::kFloat);
+  const double scale = draw.coin() ? 1 : 2.5;
+  const auto slack = [=](const std::vector<c10::IValue>& a, const std::vector<at::Tensor>&) {
+    const at::Tensor wide = a[1].toTensor().to(at::kDouble), chosen = a[2].toTensor();
+    const at::Tensor g = a[0].toTensor().to(at::kDouble).abs() * scale;
+    const at::Tensor p = at::softmax(wide, -1), w = at::softmax(wide.gather(-1, chosen), -1);
+    const at::Tensor mean = (g * w).sum(-1, true);
+    return std::vector<at::Tensor>{route_roundings(wide) * sum_unit(type) *
+                                   (2 * p * mean).scatter_add(-1, chosen, 2 * w * (g + mean))};
+  };
+  return {{grad, logits, experts.contiguous(), draw.coin(), draw.coin(), scale}, 0, {}, slack};
+}
+
+RouteSize draw_route(Draw& draw) {
+  const int64_t experts = draw.size();
+  return {draw.between(1, 20), experts, draw.between(1, std::min<int64_t>(experts, 9))};
+}
+
+// The small samples are the harness's, too.
+const RegisterSamples kRoute("concord::moe_route", [](Draw& draw, c10::ScalarType type) {
+  return route_sample(draw_route(draw), draw, type);
+});
+const RegisterSamples kRouteBackward("concord::moe_route_backward", [](Draw& draw, c10::ScalarType type) {
+  return route_backward_sample(draw_route(draw), draw, type);
+});
+
+// Numbers of experts for 1, 2, 4, 8 and 16 per thread, and more.
+std::vector<SampleMaker> for_routes(Sample (*make)(const RouteSize&, Draw&, c10::ScalarType)) {
+  const std::vector<RouteSize> sizes = {{20, 7, 3},     {4096, 64, 8}, {515, 128, 8}, {1030, 256, 8},
+                                        {260, 512, 10}, {100, 32, 32}, {33, 600, 4}};
+  std::vector<SampleMaker> made;
+  for (const RouteSize& size : sizes) {
+    made.push_back([=](Draw& draw, c10::ScalarType type) { return make(size, draw, type); });
+  }
+  return made;
+}
+const RegisterRealSizes kRealRoute("concord::moe_route", for_routes(route_sample));
+const RegisterRealSizes kRealRouteBackward("concord::moe_route_backward", for_routes(route_backward_sample));
 
 }  // namespace
 }  // namespace concord::ops::testing

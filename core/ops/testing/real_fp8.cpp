@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "core/ops/precision/fp8.h"
+#include "core/ops/precision/nf4.h"
 #include "core/ops/testing/samples.h"
 
 namespace concord::ops::testing {
@@ -168,6 +169,19 @@ std::vector<SampleMaker> for_fp8_products(Sample (*maker)(const Fp8ProductSize&,
 
 const RegisterRealSizes kRealFp8Product("concord::fp8_matmul", for_fp8_products(real_product));
 const RegisterRealSizes kRealFp8ProductInto("concord::fp8_matmul_", for_fp8_products(real_product_into));
+
+// ---------------------------------------------------------------------------------------------------- nf4_dequantise
+
+Sample draw_nf4(int64_t rows, int64_t blocks, Draw& draw, c10::ScalarType type) {
+  const at::Tensor codes = draw.integers({rows, blocks * kNf4Block / 2}, 0, 255).to(at::kByte);
+  return {{codes, draw.normal({rows, blocks}, at::kFloat).abs(), at::zeros({0}, type)}};
+}
+const RegisterSamples kNf4("concord::nf4_dequantise", [](Draw& draw, c10::ScalarType type) {
+  return draw_nf4(draw.size(), draw.between(1, 5), draw, type);
+});
+const RegisterRealSizes kRealNf4("concord::nf4_dequantise",
+                                 {[](Draw& draw, c10::ScalarType type) { return draw_nf4(40, 3, draw, type); },
+                                  [](Draw& draw, c10::ScalarType type) { return draw_nf4(1153, 64, draw, type); }});
 
 }  // namespace
 }  // namespace concord::ops::testing

@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
+#include <utility>
 
 #include "core/ops/testing/samples.h"
 
@@ -347,6 +348,46 @@ const RegisterRealSizes kRealRescale("concord::cross_entropy_rescale_",
                                       real_rescale({5, 32000, 31999, 0, true, /*odd_place=*/true})});
 const RegisterRealSizes kRealParts("concord::cross_entropy_parts", for_vocabularies(real_parts));
 const RegisterRealSizes kRealGrad("concord::cross_entropy_grad_", for_vocabularies(real_grad));
+
+// -------------------------------------------------------------------------------------------------------------- geglu
+
+// torch_npu rounds gelu to the type before its products.
+Sample rounded_on_ascend(Sample made, c10::ScalarType type) {
+  made.ascend_slack = [type](const std::vector<c10::IValue>&, const std::vector<at::Tensor>& exact) {
+    return std::vector{half_unit(type) * exact[0].abs()};
+  };
+  return made;
+}
+
+// For large negative gates 1 + tanh cancels: its rounding errors are those of 1.
+Sample draw_geglu_of(std::vector<int64_t> sizes, Draw& draw, c10::ScalarType type) {
+  const at::Tensor x = draw.normal(std::move(sizes), type, draw.coin() ? 1 : 3);
+  return rounded_on_ascend({{x}, 16, {largest(x) * largest(x)}}, type);
+}
+
+// The slope is x (1 - tanh^2) (1 + 3 c x^2) sqrt(2 / pi) / 2 and more, of which 1 - tanh^2 cancels.
+Sample draw_geglu_backward_of(std::vector<int64_t> sizes, Draw& draw, c10::ScalarType type) {
+  const at::Tensor x = draw.normal(std::move(sizes), type, draw.coin() ? 1 : 3);
+  const at::Tensor grad = draw.normal({x.size(0), x.size(1) / 2}, type);
+  const double most = largest(x), slope = 1 + most * (1 + 3 * 0.044715 * most * most);
+  return rounded_on_ascend({{grad, x}, 16, {largest(grad) * most * slope}}, type);
+}
+
+const RegisterSamples kGeglu("concord::geglu", [](Draw& draw, c10::ScalarType type) {
+  return draw_geglu_of({draw.size(), draw.between(1, 3), 2 * draw.size()}, draw, type);
+});
+const RegisterSamples kGegluBackward("concord::geglu_backward", [](Draw& draw, c10::ScalarType type) {
+  return draw_geglu_backward_of({draw.size(), 2 * draw.size()}, draw, type);
+});
+std::vector<SampleMaker> for_gates(Sample (*make)(std::vector<int64_t>, Draw&, c10::ScalarType)) {
+  std::vector<SampleMaker> made;
+  for (const auto& [rows, width] : {std::pair(9, 72), {1024, 6912}, {515, 2401}}) {
+    made.push_back([=](Draw& draw, c10::ScalarType type) { return make({rows, 2 * width}, draw, type); });
+  }
+  return made;
+}
+const RegisterRealSizes kRealGeglu("concord::geglu", for_gates(draw_geglu_of));
+const RegisterRealSizes kRealGegluBackward("concord::geglu_backward", for_gates(draw_geglu_backward_of));
 
 }  // namespace
 }  // namespace concord::ops::testing

@@ -129,6 +129,21 @@ SampleMaker real_bias_grad(int64_t tokens, int64_t out) {
 const RegisterRealSizes kRealBiasGrad("concord::linear_bias_grad",
                                       {real_bias_grad(1, 40), real_bias_grad(4099, 1152), real_bias_grad(1025, 897)});
 
+// Without a main gradient, in the type of the operands.
+SampleMaker real_weight_product(const LinearSize& size) {
+  return [size](Draw& draw, c10::ScalarType type) {
+    const auto slack = [size, type](const WeightArguments& a, const WeightOutputs&) {
+      const auto rows = [&](size_t i) { return a[i].toTensor().abs().flatten(0, -2); };
+      return WeightOutputs{2 * (roundings_of_sum(size.tokens) + 2) * sum_unit(type) * at::matmul(rows(0).t(), rows(1))};
+    };
+    const at::Tensor grad = draw.normal({1, size.tokens, size.out}, type);
+    return Sample{{grad, draw.normal({1, size.tokens, size.in}, type)}, 0, {}, slack};
+  };
+}
+const RegisterRealSizes kRealWeightProduct("concord::linear_weight_grad",
+                                           {real_weight_product({96, 72, 40}), real_weight_product({1024, 896, 1152}),
+                                            real_weight_product({1027, 1001, 897})});
+
 // Above and below the size at which the CUDA kernels start to time cublasLt's algorithms (640), and sizes that they do
 // not support.
 const RegisterRealSizes kRealLinear("concord::linear",
@@ -263,6 +278,82 @@ const RegisterRealSizes kRealDropout(
     "concord::dropout",
     {[](Draw& draw, c10::ScalarType type) { return Sample{{draw.normal({3, 5000}, type), 0.1, 77, 3, 10001}}; },
      [](Draw& draw, c10::ScalarType type) { return Sample{{draw.normal({1031, 4099}, type), 0.1, 77, 3, 10001}}; }});
+
+// --------------------------------------------------------------------------------------------- groups and main gradients
+
+// Three groups of tensors, the second without 16-bit values, which follow one another in flat buffers or not.
+Sample draw_groups(Draw& draw, c10::ScalarType type, int64_t longest) {
+  const auto sums = type == at::kDouble ? type : at::kFloat;
+  const bool narrow = type == at::kBFloat16 || type == at::kHalf;
+  c10::List<at::Tensor> weights, m, v, values, grads;
+  std::vector<int64_t> counts, value_counts;
+  std::vector<double> numbers;
+  const int64_t flat_size = 9 * (longest + 3);
+  const at::Tensor flat_weights = draw.normal({flat_size}, sums), flat_m = draw.normal({flat_size}, sums);
+  const at::Tensor flat_v = draw.normal({flat_size}, sums).abs(), flat_values = draw.normal({flat_size}, type);
+  const at::Tensor flat_grads = draw.normal({flat_size}, type);
+  int64_t begin = 0;
+  for (int64_t group = 0; group < 3; ++group) {
+    counts.push_back(draw.between(0, 3));
+    value_counts.push_back(narrow && group != 1 ? counts.back() : 0);
+    for (int64_t i = 0; i < counts.back(); ++i) {
+      const int64_t count = draw.between(1, longest);
+      const auto part = [&](const at::Tensor& flat) { return flat.narrow(0, begin, count); };
+      weights.push_back(part(flat_weights));
+      m.push_back(part(flat_m));
+      v.push_back(part(flat_v));
+      if (value_counts.back() > 0) values.push_back(part(flat_values));
+      grads.push_back(part(flat_grads));
+      begin += count + (draw.coin() ? 0 : 3);
+    }
+    const double t = static_cast<double>(draw.between(1, 9)), decay = draw.coin() ? 1 : 1 - 1e-3;
+    numbers.insert(numbers.end(), {0.125, decay, 0.1, 0.999, 1 - 0.999, 1e-2 / (1 - std::pow(0.9, t)),
+                                   std::sqrt(1 - std::pow(0.999, t)), 0.05});
+  }
+  return {{weights, m, v, values, grads, counts, value_counts,
+           draw.coin() ? c10::IValue(at::full({1}, 0.25, at::kFloat)) : c10::IValue(), numbers},
+          64,
+          {}};
+}
+
+const RegisterSamples kGroups("concord::adamw_groups_",
+                              [](Draw& draw, c10::ScalarType type) { return draw_groups(draw, type, 320); });
+const RegisterRealSizes kRealGroups("concord::adamw_groups_",
+                                    {[](Draw& draw, c10::ScalarType type) { return draw_groups(draw, type, 5000); },
+                                     [](Draw& draw, c10::ScalarType type) { return draw_groups(draw, type, 500000); }});
+
+const RegisterRealSizes kRealFactor("concord::update_factor", {[](Draw& draw, c10::ScalarType type) {
+                                      const auto sums = type == at::kDouble ? type : at::kFloat;
+                                      return Sample{{draw.normal({1}, sums, 30).square(), c10::IValue(), 1.0, 3.0}, 16};
+                                    }});
+
+// Parts of one buffer and gradients of the type or of the buffer's: neighbours, or with gaps in between, in order or
+// not.
+Sample draw_copy(Draw& draw, c10::ScalarType type) {
+  const auto wide = type == at::kDouble ? type : at::kFloat;
+  const int64_t count = draw.between(0, 5);
+  const at::Tensor buffer = draw.normal({512}, wide);
+  std::vector<at::Tensor> main, grads;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t size = draw.size();
+    main.push_back(buffer.narrow(0, begin, size));
+    grads.push_back(draw.normal({size}, draw.coin() ? type : wide));
+    begin += size + (draw.coin() ? 0 : draw.between(1, 9));
+  }
+  if (count > 1 && draw.coin()) {
+    std::swap(main.front(), main.back());
+    std::swap(grads.front(), grads.back());
+  }
+  return {{c10::List<at::Tensor>(main), c10::List<at::Tensor>(grads)}, 0};
+}
+
+const RegisterSamples kCopy("concord::copy_grads_", draw_copy);
+const RegisterRealSizes kRealCopy("concord::copy_grads_", {draw_copy});
+
+Sample draw_preference(Draw& draw, c10::ScalarType type) { return {{draw.normal({draw.size()}, type)}}; }
+const RegisterSamples kPreference("concord::prefers_cleared_grads", draw_preference);
+const RegisterRealSizes kRealPreference("concord::prefers_cleared_grads", {draw_preference});
 
 }  // namespace
 }  // namespace concord::ops::testing
