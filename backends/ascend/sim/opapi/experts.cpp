@@ -6,6 +6,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/softmax.h>
 #include <ATen/ops/stack.h>
 
 #include <algorithm>
@@ -117,6 +118,17 @@ OPERATOR(GroupedMatmulAddV2, (Tensor x, Tensor weight, Tensor group_list, InOut 
                               bool transpose_weight, int64_t group_type, int64_t group_list_type) {
   const Ints sizes = group_sizes(group_list, group_list_type);
   add_products(x, weight, sizes, y, transpose_x && !transpose_weight && group_type == 2);
+})
+
+// Chooses by rounded probabilities (CANN's page); ties, which that page does not mention, go to the lower index. A row
+// that is finished chooses no expert.
+OPERATOR(MoeGatingTopKSoftmax, (Tensor x, OptionalTensor finished, int64_t k, Out y, Out experts, Out row_indices) {
+  const Tensor p = at::softmax(x.to(at::kFloat), -1);
+  const Tensor order = p.argsort(/*stable=*/true, /*dim=*/-1, /*descending=*/true).narrow(-1, 0, k);
+  y = p.gather(-1, order);
+  experts = finished ? order.masked_fill(finished->unsqueeze(-1), x.size(-1)) : order;
+  const int64_t rows = x.numel() / x.size(-1);
+  row_indices.reshaped(at::arange(rows * k, at::kInt).view({k, rows}).t());
 })
 
 OPERATOR(MoeTokenPermute, (Tensor tokens, Tensor indices, int64_t rows, bool padded, Out permuted, Out sorted_indices) {

@@ -618,6 +618,11 @@ def grouped(x, w, ends, group_type):
     return torch_npu.npu_grouped_matmul([x], [w], group_list=ends, split_item=3, group_type=group_type, group_list_type=0)[0]
 
 
+def plain_gating(x):
+    values, experts = torch.softmax(x, -1).topk(3)
+    return values, experts.int(), torch.arange(x.shape[0] * 3, dtype=torch.int32).view(3, -1).t()
+
+
 def plain_permute(x, routes):
     order = routes.flatten().argsort(stable=True)
     return x[order // routes.shape[1]], order.argsort().int()
@@ -646,6 +651,8 @@ case("GroupedMatmulAddV2", lambda y, g, x, sizes: directly(  # by sizes of group
     "GroupedMatmulAddV2", y, g, x, sizes, ctypes.c_bool(True), ctypes.c_bool(False), 2, 1, place=3), f(12, 5),
      f(7, 4, dtype=torch.bfloat16), f(7, 5, dtype=torch.bfloat16), torch.tensor([2, 0, 5]), atol=1e-6,
      reference=lambda y, g, x, sizes: y + torch.cat(in_groups(lambda rows, i: g[rows].float().t() @ x[rows].float())))
+case("MoeGatingTopKSoftmax", lambda x: torch_npu.npu_moe_gating_top_k_softmax(x, k=3), f(5, 8), atol=1e-6,
+     reference=plain_gating)
 case("MoeTokenPermute", torch_npu.npu_moe_token_permute, f(4, 6), ROUTES, reference=plain_permute)
 case("MoeTokenPermute MoeTokenPermuteGrad", lambda x, r: gradients(lambda t: torch_npu.npu_moe_token_permute(t, r)[0], x),
      f(4, 6), ROUTES, atol=1e-6, reference=lambda x, r: gradients(lambda t: plain_permute(t, r)[0], x))

@@ -1,6 +1,8 @@
 // Which operators of experts are torch_npu's and which the reference, and that both are right. On the simulated CANN
 // (sim_npu_attention_test); ops_test draws many more shapes.
 #include <ATen/TensorOperators.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tensor.h>
@@ -9,6 +11,7 @@
 #include "backends/ascend/torch/ops/testing/vendor_calls.h"
 #include "core/ops/moe/grouped_linear.h"
 #include "core/ops/moe/moe_permute.h"
+#include "core/ops/moe/moe_router.h"
 #include "core/torch/device.h"
 #include "platform/cpp/concord.hpp"
 
@@ -65,6 +68,23 @@ TEST(AscendExperts, AreTheVendorsOperatorsForTypesThatItHas) {
     expect_close(got.dweights, right.dweights, bound);
     expect_close(got.main, right.main, bound);
   }
+}
+
+// Why the router is not torch_npu's: probabilities of different logits may round to the same number, and then an order
+// of ties chooses, whichever it is. If all probabilities differ, the choice is the same.
+TEST(AscendExperts, AreChosenByLogitsWhereTheVendorsGatingSeesEqualProbabilities) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("npu::npu_moe_gating_top_k_softmax", "");
+  const auto choices = [&](const Tensor& logits) {
+    std::vector<c10::IValue> stack{logits, c10::IValue(), int64_t{2}};
+    op.callBoxed(stack);
+    return stack.at(1).toTensor().to(at::kCPU, at::kLong);
+  };
+  const auto ours = [](const Tensor& logits) { return route_tokens(logits, {.top_k = 2}).experts.cpu(); };
+  const Tensor apart = at::tensor({0.5F, 2.0F, 1.0F, -3.0F}).view({1, 4}).to(expert_device());
+  EXPECT_TRUE(at::equal(ours(apart), choices(apart)));
+  const Tensor tied = at::tensor({-200.0F, -150.0F, 0.0F, -300.0F}).view({1, 4}).to(expert_device());
+  EXPECT_TRUE(at::equal(ours(tied), at::tensor({2, 1}, at::kLong).view({1, 2})));
+  EXPECT_TRUE(at::equal(choices(tied), at::tensor({2, 0}, at::kLong).view({1, 2})));
 }
 
 }  // namespace

@@ -177,7 +177,7 @@ TEST(AscendFused, CrossEntropyReadsTheLogitsFewTimes) {
 }
 
 // A rotation after another one with other angles, in the same memory.
-// So many logits that each row is a part of its own. Equal logits have probabilities of 1 / columns.
+// With this many columns each row is computed by itself. Equal logits have probabilities of 1 / columns.
 TEST(AscendFused, CrossEntropyOfManyLogitsIsComputedInParts) {
   constexpr int64_t kRows = 3, kColumns = (1 << 24) + 1, kIgnored = 1;
   const c10::Device device = torch_device(current_platform(), 0);
