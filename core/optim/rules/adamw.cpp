@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "platform/base/target_clones.hpp"
+
 namespace concord {
 namespace {
 
@@ -39,7 +41,9 @@ AdamWStep adamw_step(const AdamWSettings& settings, double lr, double weight_dec
           narrow(settings.eps)};
 }
 
-void adamw(const AdamWStep& step, const AdamWArrays& arrays, int64_t begin, int64_t end) {
+// Flattened: the loop is a part of each version.
+CONCORD_TARGET_CLONES __attribute__((flatten)) void adamw(const AdamWStep& step, const AdamWArrays& arrays,
+                                                          int64_t begin, int64_t end) {
   visit(arrays.grads, [&](const auto* grads) {
     visit(arrays.values, [&](auto* values) {
       update_adamw(step, grads + begin, arrays.weights + begin, arrays.m + begin, arrays.v + begin,
