@@ -114,6 +114,7 @@ void Memory::release_on_stream(int32_t device, void* pointer, concord_stream str
 void* Memory::allocate_host(int64_t bytes) {
   sdk::check_bytes(bytes);
   if (bytes == 0) return nullptr;
+  if (void* const block = blocks_.allocate(static_cast<size_t>(bytes))) return block;
   void* pointer = nullptr;
   const cudaError_t error = cudaHostAlloc(&pointer, static_cast<size_t>(bytes), cudaHostAllocPortable);
   if (error != cudaSuccess) {
@@ -124,7 +125,8 @@ void* Memory::allocate_host(int64_t bytes) {
 }
 
 void Memory::release_host(void* pointer) {
-  if (pointer != nullptr) check_cuda(cudaFreeHost(pointer), "cudaFreeHost");
+  if (pointer == nullptr || blocks_.release(pointer)) return;
+  check_cuda(cudaFreeHost(pointer), "cudaFreeHost");
 }
 
 cudaStream_t Memory::take_copy_stream(int32_t device) {

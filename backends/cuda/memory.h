@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backends/cuda/device.h"
+#include "backends/cuda/pinned_blocks.h"
 #include "platform/base/thread_safety.hpp"
 
 namespace concord::cuda {
@@ -44,6 +45,7 @@ class Memory {
   [[noreturn]] void fail_allocation(cudaError_t error, const char* call, int32_t device, int64_t bytes);
 
   Devices& devices_;
+  PinnedBlocks blocks_;
   std::mutex mutex_;  // guards per_device_
   std::vector<PerDevice> per_device_ CONCORD_GUARDED_BY(mutex_);
 };

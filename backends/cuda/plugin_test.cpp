@@ -184,6 +184,20 @@ TEST(CudaMemory, StreamOrderedMemoryIsFilledCopiedAndReleasedInOrder) {
   EXPECT_TRUE(ok(stream.destroy(stream.self, queue)));
 }
 
+TEST(CudaMemory, LargeHostMemoryIsRegistered) {
+  const auto& memory = fake_host().memory();
+  constexpr int64_t kBytes = (int64_t{256} << 20) + 1;
+  void* host = nullptr;
+  ASSERT_TRUE(ok(memory.allocate_host(memory.self, kBytes, &host)));
+  concord_pointer_info info{.struct_size = sizeof info, .kind = 0, .device = 0, .reserved = 0};
+  ASSERT_TRUE(ok(memory.describe_pointer(memory.self, static_cast<char*>(host) + kBytes - 1, &info)));
+  EXPECT_EQ(info.kind, CONCORD_MEMORY_PINNED_HOST);
+  std::memset(host, 7, kBytes);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(host) % 4096, 0u) << "mapped";
+  EXPECT_TRUE(ok(memory.release_host(memory.self, host)));
+  EXPECT_EQ(memory.release_host(memory.self, host), CONCORD_STATUS_INVALID_ARGUMENT);
+}
+
 TEST(CudaStream, ASecondDestroyIsRefused) {
   const auto& stream = fake_host().stream();
   concord_stream queue = nullptr;

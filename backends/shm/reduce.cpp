@@ -3,17 +3,8 @@
 #include <type_traits>
 
 #include "backends/shm/halves.h"
-#include "platform/base/sanitizer.hpp"
+#include "platform/base/target_clones.hpp"
 #include "platform/sdk/dtypes.hpp"
-
-// The loops are compiled for several x86 processors and the right one is picked when the program starts. (The picking
-// runs before a sanitizer is ready, so there it stays with one.)
-#if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GNUC__) && !CONCORD_UNDER_ASAN && \
-    !CONCORD_UNDER_TSAN && !defined(__clang__)
-#define CONCORD_SHM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define CONCORD_SHM_CLONES
-#endif
 
 namespace concord::shm {
 namespace {
@@ -234,9 +225,9 @@ using WideI64 = Widened<int64_t, Int128>;
 using WideU8 = Widened<uint8_t, int32_t>;
 
 // Functions with names, because clones of a template cannot be made.
-#define CONCORD_SHM_LOOP(name, Element, Op)                                                                     \
-  CONCORD_SHM_CLONES void name(void* out, const void* const* sources, int32_t source_count, int64_t elements) { \
-    reduce<Element, Op>(out, sources, source_count, elements);                                                  \
+#define CONCORD_SHM_LOOP(name, Element, Op)                                                                        \
+  CONCORD_TARGET_CLONES void name(void* out, const void* const* sources, int32_t source_count, int64_t elements) { \
+    reduce<Element, Op>(out, sources, source_count, elements);                                                     \
   }
 #define CONCORD_SHM_LOOPS(name, Element, AvgElement) \
   CONCORD_SHM_LOOP(name##_sum, Element, Sum)         \

@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/BFloat16.h>
 #include <c10/util/Float8_e4m3fn.h>
+#include <c10/util/Half.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -39,7 +40,9 @@ std::optional<FileType> state_file_type(c10::ScalarType type) {
   return type == at::kByte ? FileType::kU8 : file_type(type);
 }
 
-bool has_block_scales(FileType type) { return type == FileType::kU8 || type == FileType::kF8E4M3; }
+bool has_block_scales(FileType type) {
+  return type == FileType::kU8 || type == FileType::kF8E4M3 || type == FileType::kF16;
+}
 
 std::string type_text(FileType type, std::optional<FileType> remainders) {
   if (!remainders) return std::string(to_string(type));
@@ -87,15 +90,28 @@ struct Stored {
   }
 
   void decode(int64_t begin, std::span<float> out) const {
+    if (tensor.info->dtype == FileType::kF16) {
+      const std::vector<c10::Half> codes = elements_of<c10::Half>(tensor, begin, out.size());
+      return scale(begin, out, [&](size_t i) { return static_cast<float>(codes[i]); });
+    }
     const std::vector<uint8_t> codes = elements_of<uint8_t>(tensor, begin, out.size());
+    if (tensor.info->dtype == FileType::kF8E4M3) {
+      return scale(begin, out, [&](size_t i) {
+        return static_cast<float>(c10::Float8_e4m3fn(codes[i], c10::Float8_e4m3fn::from_bits()));
+      });
+    }
+    const auto& fractions = code_fractions(map);
+    scale(begin, out, [&](size_t i) { return fractions[codes[i]]; });
+  }
+
+  // Sets the elements from |begin| on to value(i) times the scale of their block.
+  template <class Value>
+  void scale(int64_t begin, std::span<float> out, const Value& value) const {
     const int64_t first = begin / kStateBlock, last = (begin + static_cast<int64_t>(out.size()) - 1) / kStateBlock;
     const std::vector<float> factors = elements_of<float>(*scales, first, static_cast<size_t>(last - first + 1));
-    const bool is_fp8 = tensor.info->dtype == FileType::kF8E4M3;
-    const auto& fractions = code_fractions(map);
     for (size_t i = 0; i < out.size(); ++i) {
       const int64_t block = (begin + static_cast<int64_t>(i)) / kStateBlock;
-      const c10::Float8_e4m3fn fp8(codes[i], c10::Float8_e4m3fn::from_bits());
-      out[i] = (is_fp8 ? static_cast<float>(fp8) : fractions[codes[i]]) * factors[static_cast<size_t>(block - first)];
+      out[i] = value(i) * factors[static_cast<size_t>(block - first)];
     }
   }
 };
@@ -133,14 +149,15 @@ const safetensors::Weights::Tensor& OptimizerFiles::find(const std::string& name
       type == FileType::kF32 || type == FileType::kBF16 || has_block_scales(type) || type == FileType::kI16;
   if (!is_known || bytes / static_cast<uint64_t>(size_of(type)) <= static_cast<uint64_t>(last)) {
     throw ConfigError(
-        fmt::format("{}: {} has {} bytes of {}, but element {} of F32, BF16, U8, F8_E4M3 or I16 is needed",
+        fmt::format("{}: {} has {} bytes of {}, but element {} of F32, BF16, F16, U8, F8_E4M3 or I16 is needed",
                     tensor->file->path(), name, bytes, to_string(type), last));
   }
   return *tensor;
 }
 
 void OptimizerFiles::read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const {
-  const bool wants_codes = values.element_size() == 1;
+  const auto code_bytes = static_cast<int64_t>(values.element_size());
+  const bool wants_codes = code_bytes < static_cast<int64_t>(sizeof(float));
   for (const ShardRun& run : runs) {
     const int64_t last =
         run.offset + (run.count - 1) / run.run_length * run.run_stride + (run.count - 1) % run.run_length;
@@ -157,8 +174,9 @@ void OptimizerFiles::read(const std::string& key, const std::vector<ShardRun>& r
       const int64_t global = run.offset + i / run.run_length * run.run_stride;
       const auto count = static_cast<size_t>(length);
       if (wants_codes) {
-        std::ranges::copy(elements_of<uint8_t>(stored.tensor, global, count),
-                          static_cast<uint8_t*>(values.data_ptr()) + run.local + i);
+        auto* const out = static_cast<std::byte*>(values.data_ptr()) + (run.local + i) * code_bytes;
+        stored.tensor.file->read(*stored.tensor.info, static_cast<uint64_t>(global * code_bytes),
+                                 std::span(out, count * static_cast<size_t>(code_bytes)));
       } else {
         stored.read(global, {values.data_ptr<float>() + run.local + i, count});
       }

@@ -20,14 +20,15 @@ bool has_codes(const at::Tensor& tensor) { return tensor.scalar_type() == at::kB
 
 at::Tensor blocks_of(const at::Tensor& flat) { return flat.view({-1, kStateBlock}); }
 
-void decode_fp8(const at::Tensor& values, const at::Tensor& scales, const at::Tensor& wide) {
+void decode_scaled(const at::Tensor& values, const at::Tensor& scales, const at::Tensor& wide) {
   wide.copy_(values);
   blocks_of(wide).mul_(scales.unsqueeze(1));
 }
 
-void encode_fp8(const at::Tensor& wide, const at::Tensor& values, const at::Tensor& scales) {
-  constexpr double kLargest = 448, kLeast = 1e-12;
-  scales.copy_(blocks_of(wide).abs().amax(1).clamp_min_(kLeast).div_(kLargest));
+void encode_scaled(const at::Tensor& wide, const at::Tensor& values, const at::Tensor& scales) {
+  constexpr double kLeast = 1e-12;
+  const double largest = values.scalar_type() == at::kHalf ? 65504 : 448;
+  scales.copy_(blocks_of(wide).abs().amax(1).clamp_min_(kLeast).div_(largest));
   blocks_of(values).copy_(blocks_of(wide).div(scales.unsqueeze(1)));
 }
 
@@ -44,11 +45,11 @@ struct Kept {
 
   void load(const at::Tensor& wide) const {
     if (!scales.defined()) return void(wide.copy_(values));
-    has_codes(values) ? decode_blocks(values, scales, code_map_of(*key), wide) : decode_fp8(values, scales, wide);
+    has_codes(values) ? decode_blocks(values, scales, code_map_of(*key), wide) : decode_scaled(values, scales, wide);
   }
   void store(const at::Tensor& wide) const {
     if (!scales.defined()) return void(values.copy_(wide));
-    has_codes(values) ? encode_blocks(wide, code_map_of(*key), values, scales) : encode_fp8(wide, values, scales);
+    has_codes(values) ? encode_blocks(wide, code_map_of(*key), values, scales) : encode_scaled(wide, values, scales);
   }
 };
 
@@ -147,12 +148,12 @@ class NarrowStateRule : public UpdateRule {
   }
 
  private:
-  // The kernel reads and writes main weights in fp32 or with a remainder, and no fp8.
+  // The kernel reads and writes main weights in fp32 or with a remainder, and neither fp8 nor fp16.
   bool has_kernel(c10::Device device) const {
     const MainParamsType main = precision_.main_params_dtype;
-    const bool has_fp8 = precision_.exp_avg_dtype == StateType::fp8 || precision_.exp_avg_sq_dtype == StateType::fp8;
-    return !has_fp8 && (main == MainParamsType::fp32 || main == MainParamsType::remainder) &&
-           rule_->takes_narrow_state(device);
+    const auto takes = [](StateType type) { return type != StateType::fp8 && type != StateType::fp16; };
+    return takes(precision_.exp_avg_dtype) && takes(precision_.exp_avg_sq_dtype) &&
+           (main == MainParamsType::fp32 || main == MainParamsType::remainder) && rule_->takes_narrow_state(device);
   }
 
   template <class Body>
@@ -186,6 +187,7 @@ c10::ScalarType scalar_type(StateType type) {
   switch (type) {
     case StateType::fp32: return at::kFloat;
     case StateType::bf16: return at::kBFloat16;
+    case StateType::fp16: return at::kHalf;
     case StateType::fp8: return at::kFloat8_e4m3fn;
     default: return at::kByte;
   }

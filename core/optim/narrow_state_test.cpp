@@ -229,6 +229,25 @@ TEST(NarrowState, Fp8IsE4m3WithAScalePerBlock) {
   EXPECT_FALSE(rule->takes_factor(at::kCPU));
 }
 
+// Half a step of 10 bits, or of numbers below 2^-14 of a scale.
+TEST(NarrowState, Fp16HasAScalePerBlock) {
+  const StatePrecision precision = {StateType::fp16, StateType::fp16};
+  const auto rule = make_rule(options_of(OptimizerType::adam, precision));
+  const int64_t size = 3 * kStateBlock;
+  Segment segment = segment_of(size, 1, *rule, precision);
+  const at::Tensor wide = sample({size}, 5, at::kFloat).square().mul(1e-9);
+  wide.narrow(0, kStateBlock, kStateBlock).zero_();
+  wide.narrow(0, 2 * kStateBlock, 1).fill_(1e6);
+  store_moment(segment, 1, "exp_avg_sq", wide);
+  ASSERT_EQ(segment.moments[1].scalar_type(), at::kHalf);
+  const at::Tensor blocks = wide.view({-1, kStateBlock}), found = wide_moment(segment, 1, "exp_avg_sq");
+  const at::Tensor scales = blocks.amax(1).clamp_min(1e-12).div(65504).unsqueeze(1);
+  EXPECT_TRUE(segment.scales[1].equal(scales.view({-1})));
+  EXPECT_TRUE(found.equal(blocks.div(scales).to(at::kHalf).to(at::kFloat).mul(scales).view({-1})));
+  const at::Tensor bound = at::maximum(blocks.mul(0x1.01p-11), scales.mul(0x1.01p-25)).view({-1});
+  EXPECT_TRUE(found.sub(wide).abs().le(bound).all().item<bool>());
+}
+
 TEST(NarrowState, CodesAreForTensorsOfWholeBlocks) {
   const auto takes = [](std::vector<int64_t> elements) { return takes_blocks(elements); };
   EXPECT_TRUE(takes({4096, 8192}));
@@ -248,6 +267,8 @@ TEST(NarrowState, ThePlanNamesTheTypeOfEveryTensor) {
   EXPECT_EQ(plan_state(options, false).bytes(), 2 * (1 + 4.0 / 256)) << "fp32 parameters have no main weights";
   options.precision = kFp8;
   EXPECT_EQ(to_text(plan_state(options, false)), "exp_avg fp8 1.01562 + exp_avg_sq fp32 4");
+  options.precision = {StateType::fp16};
+  EXPECT_EQ(to_text(plan_state(options, false)), "exp_avg fp16 2.01562 + exp_avg_sq fp32 4");
   options.precision = kStochastic;
   EXPECT_EQ(to_text(plan_state(options, true)), "exp_avg fp32 4 + exp_avg_sq fp32 4 + main bf16_stochastic_round 0");
   options.precision = kKahan;
@@ -276,6 +297,11 @@ TEST(NarrowState, RefusesAMomentThatWouldNotDecay) {
     const at::Tensor values = (at::arange(128, at::kDouble) / 128 + 1).to(at::kBFloat16);  // all of [1, 2)
     return values.to(at::kFloat).mul(decay).to(at::kBFloat16).lt(values).all().item<bool>();
   };
+  options = options_of(OptimizerType::adam, {StateType::fp16, StateType::fp16});
+  options.adam_beta2 = 0.999;
+  EXPECT_NO_THROW(make_rule(options));
+  options.adam_beta2 = 0.9999;
+  EXPECT_THAT([&] { make_rule(options); }, ThrowsMessage<ConfigError>(HasSubstr("decays if adam_beta2 is <= 0.99951")));
   EXPECT_TRUE(shrinks(1 - 0x1p-8));
   EXPECT_FALSE(shrinks(1 - 0.99 * 0x1p-8));
 }

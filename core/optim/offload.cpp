@@ -11,6 +11,8 @@ namespace concord {
 
 namespace {
 
+constexpr int64_t kAlignment = 64;  // bytes
+
 // The type of what the host has for main weights, in addition to the parameter; Undefined: nothing.
 c10::ScalarType main_type(const Segment& segment, const OffloadedState& state) {
   return main_weights_type(state.precision, segment.buffer->values().scalar_type());
@@ -46,6 +48,7 @@ int64_t offload_bytes(const std::vector<Segment*>& segments, const OffloadedStat
 
 Offload::Offload(const Device& device, std::vector<Segment*> segments, const OffloadedState& state)
     : device_(device), segments_(std::move(segments)), stream_(device), ready_(device), sent_(device) {
+  reserve(offload_bytes(segments_, state), segments_.size(), state);
   for (Segment* segment : segments_) {
     const int64_t size = segment->size();
     const auto type = segment->buffer->values().scalar_type();
@@ -57,6 +60,7 @@ Offload::Offload(const Device& device, std::vector<Segment*> segments, const Off
 }
 
 void Offload::keep(const std::vector<Segment*>& segments, const OffloadedState& state) {
+  reserve(kept_bytes(segments, state), segments.size(), state);
   for (Segment* segment : segments) {
     segment->grads = GradBuffer::part(segment->buffer->grads(), segment->range);
     segment->values = GradBuffer::part(segment->buffer->values(), segment->range);
@@ -88,10 +92,18 @@ Offload::~Offload() {
   }
 }
 
+// All tensors are parts of one allocation: pinning memory takes a lock and a system call each time.
+void Offload::reserve(int64_t bytes, size_t segments, const OffloadedState& state) {
+  const size_t tensors = segments * (4 + 2 * state.moments.size());  // at most
+  memory_.emplace_back(device_.platform(), bytes + static_cast<int64_t>(tensors) * kAlignment);
+  used_ = 0;
+}
+
 at::Tensor Offload::pinned(int64_t elements, c10::ScalarType type) {
+  char* const begin = memory_.back().as<char>() + used_;
   const auto bytes = elements * static_cast<int64_t>(c10::elementSize(type));
-  const HostBuffer& buffer = memory_.emplace_back(device_.platform(), bytes);
-  return at::from_blob(buffer.data(), {elements}, at::TensorOptions(type));
+  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return at::from_blob(begin, {elements}, at::TensorOptions(type));
 }
 
 void Offload::fetch() {

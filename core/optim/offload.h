@@ -49,6 +49,8 @@ class Offload {
   void step(const UpdateRule& rule, const RuleStep& step);
 
  private:
+  // Allocates memory for the tensors of |segments| segments, which pinned() then returns.
+  void reserve(int64_t bytes, size_t segments, const OffloadedState& state);
   at::Tensor pinned(int64_t elements, c10::ScalarType type);
   void allocate_state(Segment& segment, const OffloadedState& state);
 
@@ -56,6 +58,7 @@ class Offload {
   std::vector<Segment*> segments_;
   int64_t state_bytes_ = 0;
   std::vector<HostBuffer> memory_;
+  int64_t used_ = 0;  // bytes of the last of these
   Stream stream_;
   Event ready_;                  // the device has computed the gradients
   Event sent_;                   // the parameters are back

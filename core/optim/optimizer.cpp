@@ -25,6 +25,7 @@
 #include "core/optim/rules/muon.h"
 #include "core/optim/rules/update_rule.h"
 #include "core/optim/state_precision.h"
+#include "core/optim/state_stream.h"
 #include "core/torch/host_copy.h"
 
 namespace concord {
@@ -90,7 +91,7 @@ Optimizer::~Optimizer() = default;
 void Optimizer::create_segments(const Multipliers& multipliers) {
   segments_ = cut_segments(ddp_, multipliers,
                            {.fraction = host_fraction(options_),
-                            .piece = options_.offload_piece_elements,
+                            .piece = options_.host_piece(),
                             .unit = std::max<int64_t>(1, state_alignment(options_.precision))});
   check_blocks();
   if (options_.precision.main_params_dtype == MainParamsType::bf16_stochastic_round) {
@@ -109,25 +110,40 @@ void Optimizer::create_segments(const Multipliers& multipliers) {
     if (!begin->on_host) allocate({begin, next});
     begin = next;
   }
-  std::vector<Segment*> on_host, kept, matrices;
+  offload();
+  std::vector<Segment*> matrices;
   for (Segment& segment : segments_) {
     const bool is_matrix = uses_muon(*segment.parameter);
     if (is_matrix) matrices.push_back(&segment);
-    if (segment.on_host) (is_matrix ? kept : on_host).push_back(&segment);
     if (!segment.on_host && !is_matrix) on_device_.push_back(&segment);
+    if (segment.average.defined() && !segment.streamed) averaged_.push_back(&segment);
+  }
+  if (is_muon()) muon_ = std::make_unique<Muon>(ddp_, options_, matrices);
+}
+
+// Sets the tensors of segments on the host.
+void Optimizer::offload() {
+  if (!options_.optimizer_cpu_offload) return;
+  std::vector<Segment*> on_host, streamed, kept;
+  for (Segment& segment : segments_) {
+    if (!segment.on_host) continue;
+    const bool is_matrix = uses_muon(*segment.parameter);
+    segment.streamed = !is_matrix && options_.optimizer_offload_update == OffloadUpdate::device;
+    (is_matrix ? kept : segment.streamed ? streamed : on_host).push_back(&segment);
   }
   const auto type = [this](const std::string& key, const Parameter& parameter) { return type_of(key, parameter); };
   const OffloadedState state{rule_->moments(), type, options_.precision, keeps_average()},
       of_matrices{{Muon::kMomentum}, type, options_.precision, keeps_average()};
-  if (options_.optimizer_cpu_offload) {
-    check_offload_memory(ddp_.job(), offload_bytes(on_host, state) + kept_bytes(kept, of_matrices),
-                         options_.optimizer_offload_fraction);
-  }
-  if (!on_host.empty() || !kept.empty()) {
-    offload_ = std::make_unique<Offload>(ddp_.job().device(), std::move(on_host), state);
-    offload_->keep(kept, of_matrices);
-  }
-  if (is_muon()) muon_ = std::make_unique<Muon>(ddp_, options_, matrices);
+  const int64_t elements = options_.offload_chunk_elements;
+  const int64_t bytes = offload_bytes(on_host, state) + kept_bytes(kept, of_matrices) +
+                        host_bytes(stream_chunks(streamed, state, elements));
+  check_offload_memory(ddp_.job(), {.bytes = bytes, .fraction = options_.optimizer_offload_fraction},
+                       options_.host_memory_limit);
+  const Device& device = ddp_.job().device();
+  if (!streamed.empty()) stream_ = std::make_unique<StateStream>(device, std::move(streamed), state, elements);
+  if (on_host.empty() && kept.empty()) return;
+  offload_ = std::make_unique<Offload>(device, std::move(on_host), state);
+  offload_->keep(kept, of_matrices);
 }
 
 // Neighbours in the buffer get neighbouring parts of one tensor, so that a device can update them as one array.
@@ -199,11 +215,12 @@ c10::ScalarType Optimizer::main_type(const GradBuffer& buffer) const {
 
 void Optimizer::reload_main_weights() {
   const at::NoGradGuard no_grad;
+  wait_for_state();
   for (const Segment& segment : segments_) {
     if (segment.has_narrow_main()) {
       if (!holds_parameter(segment)) segment.values.copy_(parameter_values(segment));
       if (segment.remainder.defined()) segment.remainder.zero_();
-    } else if (segment.on_host || has_main(segment)) {
+    } else if (has_main(segment) || (segment.on_host && !segment.streamed)) {
       segment.weights.copy_(parameter_values(segment));
     }
     if (!segment.average.defined()) continue;
@@ -234,7 +251,8 @@ StepResult Optimizer::measure_and_launch_update(const StepSettings& settings, co
   const at::NoGradGuard no_grad;
   prepare();
   const NormAndZeros sums = norm_and_zeros(settings.grad_divisor);
-  if (on_cpu_ || muon_ || offload_ || !rule_->takes_factor(ddp_.job().torch_device())) return result_of(sums);
+  if (on_cpu_ || muon_ || offload_ || stream_ || !rule_->takes_factor(ddp_.job().torch_device()))
+    return result_of(sums);
   RuleStep step = rule_step(settings, 1);
   step.factor = update_factor(sums.squares, loss, options_.max_grad_norm, settings.grad_divisor);
   rule_->step_on_device(on_device_, step);
@@ -247,13 +265,15 @@ void Optimizer::update(const StepSettings& settings, const StepResult& measured)
   const at::NoGradGuard no_grad;
   if (!measured.is_launched) apply(rule_step(settings, clip_factor(measured.grad_norm, options_.max_grad_norm)));
   ++steps_;
-  update_average();
+  update_average(averaged_, steps_);
   ddp_.gather_parameters();
 }
 
 void Optimizer::prepare() {
   ddp_.finish_param_gather();
-  if (offload_) offload_->fetch();  // in parallel with the norm
+  // In parallel with the norm.
+  if (offload_) offload_->fetch();
+  if (stream_) stream_->prefetch();
 }
 
 StepResult Optimizer::result_of(const NormAndZeros& sums) {
@@ -290,17 +310,22 @@ RuleStep Optimizer::rule_step(const StepSettings& settings, double clip) const {
 }
 
 void Optimizer::apply(const RuleStep& step) {
-  if (on_cpu_) {
-    rule_->step_on_host(on_device_, step);
-  } else {
-    rule_->step_on_device(on_device_, step);
-  }
+  const auto update = [&](std::span<Segment* const> segments) {
+    on_cpu_ ? rule_->step_on_host(segments, step) : rule_->step_on_device(segments, step);
+  };
+  update(on_device_);
   if (muon_) muon_->step(step);
   if (offload_) offload_->step(*rule_, step);
+  if (!stream_) return;
+  stream_->step([&](std::span<Segment* const> segments) {
+    update(segments);
+    if (keeps_average()) update_average(segments, step.t);
+  });
 }
 
 double Optimizer::params_norm() const {
   const at::NoGradGuard no_grad;
+  wait_for_state();
   at::Tensor squares = at::zeros({1}, at::TensorOptions(ddp_.job().torch_device()).dtype(sum_type_));
   for (const Segment& segment : segments_) {
     for (const BufferRange& part : counted_parts(segment, ddp_.job().coordinates())) {
@@ -316,12 +341,16 @@ double Optimizer::params_norm() const {
 
 // --------------------------------------------------------------------------------------------------------------- EMA
 
-void Optimizer::update_average() const {
-  if (options_.ema_decay == 0) return;
-  for (const Segment& segment : segments_) {
-    for (const Segment& piece : pieces_of(segment)) {
+void Optimizer::wait_for_state() const {
+  if (offload_) offload_->wait();
+  if (stream_) stream_->wait();
+}
+
+void Optimizer::update_average(std::span<Segment* const> segments, int64_t updates) const {
+  for (const Segment* segment : segments) {
+    for (const Segment& piece : pieces_of(*segment)) {
       const at::Tensor weights = wide_weights(piece).to(piece.average.device());
-      if (steps_ <= options_.ema_start_step) {
+      if (updates <= options_.ema_start_step) {
         piece.average.copy_(weights);
       } else {
         mix(piece.average, weights, options_.ema_decay);
@@ -333,7 +362,7 @@ void Optimizer::update_average() const {
 void Optimizer::swap_ema_weights() {
   const at::NoGradGuard no_grad;
   ddp_.finish_param_gather();
-  if (offload_) offload_->wait();
+  wait_for_state();
   for (const Segment& segment : segments_) {
     for (const Segment& piece : pieces_of(segment)) swap_weights(piece, is_swapped_);
     if (segment.on_host || has_main(segment)) set_parameter(segment);

@@ -29,6 +29,7 @@ namespace concord {
 
 class Muon;
 class Offload;
+class StateStream;
 class UpdateRule;
 struct RuleStep;
 struct StateTarget;
@@ -104,6 +105,7 @@ class Optimizer {
   // Segments and their tensors.
   void create_segments(const Multipliers& multipliers);
   void allocate(std::span<Segment> segments) const;
+  void offload();
   bool is_muon() const { return options_.optimizer == OptimizerType::muon; }
   bool uses_muon(const Parameter& parameter) const;
   std::vector<std::string> moments_of(const Parameter& parameter) const;
@@ -118,7 +120,8 @@ class Optimizer {
   static StepResult result_of(const NormAndZeros& sums);
   RuleStep rule_step(const StepSettings& settings, double clip) const;
   void apply(const RuleStep& step);
-  void update_average() const;
+  void update_average(std::span<Segment* const> segments, int64_t updates) const;
+  void wait_for_state() const;  // until what is on the host may be read and changed
 
   // The state.
   std::vector<ShardRun> runs_of(const Segment& segment, int64_t begin, int64_t end) const;
@@ -136,9 +139,11 @@ class Optimizer {
   const bool on_cpu_;
   const c10::ScalarType sum_type_;  // type of the sum of squares over ranks
   std::vector<Segment> segments_;
-  std::vector<Segment*> on_device_;   // segments that the rule updates where they are
-  std::unique_ptr<Muon> muon_;        // updates matrices; null: none
-  std::unique_ptr<Offload> offload_;  // updates segments on the host; null: none
+  std::vector<Segment*> on_device_;      // segments that the rule updates where they are
+  std::vector<Segment*> averaged_;       // segments whose EMA follows after the update
+  std::unique_ptr<Muon> muon_;           // updates matrices; null: none
+  std::unique_ptr<Offload> offload_;     // updates segments on the host; null: none
+  std::unique_ptr<StateStream> stream_;  // state on the host that the device updates; null: none
   int64_t steps_ = 0;
   bool is_swapped_ = false;  // the model has the EMA of its weights
 };

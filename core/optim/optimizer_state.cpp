@@ -14,6 +14,7 @@
 #include "core/optim/narrow_state.h"
 #include "core/optim/offload.h"
 #include "core/optim/optimizer.h"
+#include "core/optim/state_stream.h"
 
 namespace concord {
 namespace {
@@ -35,7 +36,7 @@ std::exception_ptr error_of(const std::function<void()>& body) {
 }  // namespace
 
 int64_t Optimizer::state_bytes() const {
-  int64_t bytes = offload_ ? offload_->state_bytes() : 0;
+  int64_t bytes = (offload_ ? offload_->state_bytes() : 0) + (stream_ ? stream_->state_bytes() : 0);
   for (const Segment& segment : segments_) {
     if (segment.on_host) continue;
     for (const auto& [key, tensor] : tensors_of(segment)) {
@@ -71,6 +72,7 @@ std::vector<std::pair<std::string, at::Tensor>> Optimizer::tensors_of(const Segm
 }
 
 OptimizerState Optimizer::state() const {
+  wait_for_state();
   OptimizerState state{steps_, {}};
   for (const Segment& segment : segments_) {
     const std::vector<std::string> names = moments_of(*segment.parameter);
@@ -87,6 +89,7 @@ OptimizerState Optimizer::state() const {
 }
 
 std::vector<OptimizerState::Entry> Optimizer::saved_state(const std::optional<RankRange>& writers) const {
+  wait_for_state();
   std::vector<OptimizerState::Entry> entries;
   for (const Segment& segment : segments_) {
     for (const BufferRange& part : saved_parts(segment, ddp_.job().layout(), ddp_.job().rank(), writers)) {
@@ -132,7 +135,7 @@ void Optimizer::load_state(const StateSource& source, bool share_reads) {
   for (Segment& segment : segments_) {
     if (has_main(segment)) {
       set_parameter(segment);
-    } else if (segment.on_host) {
+    } else if (segment.on_host && !segment.streamed) {
       segment.weights.copy_(parameter_values(segment));  // fp32 parameters are not part of the state
     }
   }
@@ -165,6 +168,7 @@ struct Optimizer::Reads {
 };
 
 void Optimizer::read(const StateSource& source, bool share_reads, Part part) {
+  wait_for_state();
   if (share_reads) return read_with_others(source, part);
   const Reads reads = reads_of(source, nullptr, part);
   read_state(source, reads.targets, ddp_.job().device());

@@ -22,10 +22,11 @@ struct Segment {
   BufferRange range = {};   // in the buffer
   int64_t local_begin = 0;  // where it begins in the parameter
   GroupMultipliers multipliers = {};
-  bool on_host = false;  // its state is offloaded
+  bool on_host = false;   // its state is offloaded
+  bool streamed = false;  // and the device updates it, which also keeps its EMA
 
   // Flat, of the range's size, where the step is computed: the device, or the host for those on it. A segment on the
-  // host that Muon updates has only |weights|, |moments| and |average| there.
+  // host that the device updates has only its state there.
   at::Tensor grads = {};            // the buffer's; for those on the host a copy
   at::Tensor weights = {};          // fp32: the parameter itself, or its main weights; undefined if has_narrow_main
   at::Tensor values = {};           // the parameter that follows |weights| if they are not itself; else undefined

@@ -12,14 +12,18 @@ namespace {
 
 // A moment x decays to d x. Neighbouring bf16 numbers in [1, 2] differ by 2^-7, so d x is rounded to a smaller number
 // only if (1 - d) x > 2^-8, and for all x in (1, 2] if 1 - d >= 2^-8. Other numbers are these times a power of two.
-constexpr double kMaxBf16Decay = 1 - 0x1p-8;
+// Those of fp16 differ by 2^-10.
+constexpr double kMaxBf16Decay = 1 - 0x1p-8, kMaxFp16Decay = 1 - 0x1p-11;
 
 void check_decay(std::string_view dtype, StateType type, std::string_view name, double decay) {
-  if (type != StateType::bf16 || decay <= kMaxBf16Decay) return;
+  if (type != StateType::bf16 && type != StateType::fp16) return;
+  const double most = type == StateType::bf16 ? kMaxBf16Decay : kMaxFp16Decay;
+  if (decay <= most) return;
   throw ConfigError(
-      fmt::format("{} is bf16 and {} is {:g}, but a bf16 moment only decays if {} is <= {:g}: smaller changes are "
-                  "rounded away; use {} 0.99 or less, or {} fp32",
-                  dtype, name, decay, name, kMaxBf16Decay, name, dtype));
+      fmt::format("{} is {} and {} is {:g}, but a moment in {} only decays if {} is <= {:.5g}: smaller changes are "
+                  "rounded away; use {} {:g} or less, or {} fp32",
+                  dtype, name_of(type), name, decay, name_of(type), name, most, name,
+                  type == StateType::bf16 ? 0.99 : 0.999, dtype));
 }
 
 double bytes_per_element(const StatePlan::Tensor& tensor) {
@@ -40,9 +44,11 @@ std::string_view StatePlan::Tensor::type_name() const {
 
 int64_t StatePlan::Tensor::bytes(int64_t elements) const {
   constexpr int64_t kFloat = 4, kHalf = 2;
+  const int64_t scales = elements / kStateBlock * kFloat;
   if (main == MainParamsType::bf16_stochastic_round) return 0;
   if (main != MainParamsType::fp32 || type == StateType::bf16) return elements * kHalf;
-  return type == StateType::fp32 ? elements * kFloat : elements + elements / kStateBlock * kFloat;
+  if (type == StateType::fp32) return elements * kFloat;
+  return (type == StateType::fp16 ? elements * kHalf : elements) + scales;
 }
 
 double StatePlan::bytes() const {

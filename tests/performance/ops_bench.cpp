@@ -4,6 +4,7 @@
 //   ops_bench [--json] [filter]      rows whose name contains the filter
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/dropout.h>
@@ -12,6 +13,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/nll_loss.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/rms_norm.h>
@@ -42,6 +44,7 @@
 #include "core/ops/norm/layer_norm.h"
 #include "core/ops/norm/rms_norm.h"
 #include "core/ops/swiglu.h"
+#include "core/optim/rules/update_rule.h"
 
 namespace concord {
 namespace {
@@ -202,6 +205,28 @@ Case dropout_case() {
           both({x}, [=] { return at::dropout(x, 0.1, true); })};
 }
 
+// The update of 16 million elements in host memory, as for an offloaded optimizer. |type| is that of the gradients, and
+// of parameters that follow the weights; libtorch's AdamW has neither, so with bf16 it gets gradients in fp32.
+Case adamw_case(const char* name, at::ScalarType type) {
+  constexpr int64_t kElements = int64_t{1} << 24;
+  const std::shared_ptr<UpdateRule> rule = make_rule({});
+  const auto segment = std::make_shared<Segment>(Segment{.range = {0, kElements}, .weights = at::randn({kElements})});
+  segment->grads = at::randn({kElements}).to(type);
+  segment->moments = {at::zeros({kElements}), at::zeros({kElements})};
+  if (type != at::kFloat) segment->values = at::zeros({kElements}, type);
+  const Tensor weights = at::randn({kElements}), m = at::zeros({kElements}), v = at::zeros({kElements});
+  const Tensor grads = segment->grads.to(at::kFloat), steps = at::ones({1});
+  const auto ours = [=] {
+    Segment* const list[] = {segment.get()};
+    rule->step_on_host(list, {.lr = 1e-3, .weight_decay = 0.1});
+  };
+  const auto theirs = [=] {
+    at::_fused_adamw_({weights}, {grads}, {m}, {v}, {}, {steps}, 1e-3, 0.9, 0.999, 0.1, 1e-8, /*amsgrad=*/false,
+                      /*maximize=*/false);
+  };
+  return {name, 1, ours, theirs};
+}
+
 struct LossRuns {
   Run ours;
   Run peer;
@@ -249,12 +274,14 @@ std::vector<std::function<Case()>> cases() {
           embedding_case,
           linear_case,
           dropout_case,
+          [] { return adamw_case("ops/adamw/16M", at::kFloat); },
+          [] { return adamw_case("ops/adamw/16M/bf16 gradients and parameters", at::kBFloat16); },
           cross_entropy_case};
 }
 
 // ----------------------------------------------------------------------------------------------------------- output
 
-nlohmann::json to_json(const Row& row) {
+nlohmann::json row_json(const Row& row) {
   const double ratio = row.peer / row.ours;
   return {{"name", row.name}, {"ours", row.ours}, {"peer", row.peer},        {"unit", row.unit},
           {"ratio", ratio},   {"goal", row.goal}, {"met", ratio >= row.goal}};
@@ -292,7 +319,7 @@ int main(int argc, char** argv) {
   setenv("CONCORD_PLUGIN_PATH", PLUGINS, 0);
   nlohmann::json document = nlohmann::json::array();
   concord::measure_rows(filter, [&](const concord::Row& row) {
-    if (json) document.push_back(concord::to_json(row));
+    if (json) document.push_back(concord::row_json(row));
     if (!json) concord::print(row);
   });
   if (json) std::printf("%s\n", document.dump(1).c_str());

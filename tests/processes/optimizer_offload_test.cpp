@@ -1,14 +1,14 @@
 // Optimizers that process one piece at a time: state in host memory, and Muon's whole matrices. The results are bitwise
 // independent of the size of a piece.
 #include <ATen/core/grad_mode.h>
-#include <fmt/core.h>
 #include <gmock/gmock.h>
 
-#include <cstdlib>
+#include <utility>
 #include <vector>
 
 #include "core/base/config_error.h"
 #include "core/checkpoint/read/state_index.h"
+#include "core/optim/offload_memory.h"
 #include "tests/processes/groups/group_job.h"
 #include "tests/processes/small_training.h"
 
@@ -20,8 +20,11 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 // |fraction| of the state on the host.
-OptimizerOptions offloaded(double fraction) {
-  return {.optimizer_cpu_offload = fraction > 0, .optimizer_offload_fraction = fraction};
+OptimizerOptions offloaded(double fraction, OffloadUpdate update = OffloadUpdate::host) {
+  return {.optimizer_cpu_offload = fraction > 0,
+          .optimizer_offload_fraction = fraction,
+          .optimizer_offload_update = update,
+          .offload_chunk_elements = 100};
 }
 
 // Parameters are restored first, as from a checkpoint, then the state: 5 steps are bitwise identical to 3, a pause, and
@@ -30,14 +33,18 @@ TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
   for (const int world : {1, 2}) {
     expect_job(world, {}, [](ParallelContext& job) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
-        for (const double fraction : {0.0, 0.37, 1.0}) {
-          Training first(job, type, offloaded(1), job.world() > 1);
+        for (const auto& [update, fraction] : {std::pair(OffloadUpdate::host, 0.0),
+                                               {OffloadUpdate::host, 0.37},
+                                               {OffloadUpdate::host, 1.0},
+                                               {OffloadUpdate::device, 0.37},
+                                               {OffloadUpdate::device, 1.0}}) {
+          Training first(job, type, offloaded(1, update), job.world() > 1);
           first.train(job, 0, 3);
           const OptimizerState state = first.optimizer.state();
           const std::vector<at::Tensor> values = first.values();
           first.train(job, 3, 5);
 
-          Training second(job, type, offloaded(fraction), job.world() > 1);
+          Training second(job, type, offloaded(fraction, update), job.world() > 1);
           {
             const at::NoGradGuard no_grad;
             for (size_t i = 0; i < values.size(); ++i) second.network.parameters()[i]->value.copy_(values[i]);
@@ -58,26 +65,31 @@ TEST(OffloadedOptimizer, ContinuesFromASavedStateWithTheSameBits) {
 
 // The state of the 696 fp32 elements of the network, sharded over two ranks: gradients, main weights and two moments.
 TEST(OffloadedOptimizer, IsRefusedOnAllRanksIfTheMachineHasTooLittleMemoryForAllOfThem) {
-  const auto set_limit = [](double bytes) {
-    ::setenv("CONCORD_HOST_MEMORY", fmt::format("{:.17g}", bytes / (1 << 30)).c_str(), 1);
+  const auto limited = [](double bytes, double fraction = 1) {
+    OptimizerOptions options = offloaded(fraction);
+    options.host_memory_limit = bytes / (1 << 30);
+    return options;
   };
   expect_job(2, {}, [&](ParallelContext& job) {
     constexpr double kBytes = 696 * 4 * sizeof(float);
-    set_limit(kBytes);
-    Training fits(job, at::kFloat, offloaded(1), true);
-    set_limit(kBytes - 1);  // each rank's half fits by itself
-    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1), true); },
+    Training fits(job, at::kFloat, limited(kBytes), true);
+    // Each rank's half fits by itself.
+    EXPECT_THAT([&] { Training(job, at::kFloat, limited(kBytes - 1), true); },
                 ThrowsMessage<ConfigError>(AllOf(HasSubstr("(11136 bytes)"), HasSubstr("for 2 ranks"),
                                                  HasSubstr("(11135 bytes) are available"),
-                                                 HasSubstr("CONCORD_HOST_MEMORY"), HasSubstr("at most 0.99"))));
-    if (job.rank() == 0) set_limit(1e9);
-    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1), true); },
+                                                 HasSubstr("host_memory_limit"), HasSubstr("at most 0.99"))));
+    EXPECT_THAT([&] { Training(job, at::kFloat, limited(job.rank() == 0 ? 0 : kBytes - 1), true); },
                 ThrowsMessage<ConfigError>(HasSubstr("rank 1")));
-    Training without(job, at::kFloat, offloaded(0), true);
-    set_limit(-1);
-    EXPECT_THAT([&] { Training(job, at::kFloat, offloaded(1), true); },
-                ThrowsMessage<ConfigError>(HasSubstr("a number of GiB > 0")));
+    Training without(job, at::kFloat, limited(1, 0), true);
   });
+}
+
+TEST(OffloadMemory, TheRemedyLeavesRoomForLayerInputs) {
+  const OffloadMemory needed{.bytes = 1000, .layer_inputs = 200, .ranks = 1, .fraction = 1};
+  EXPECT_EQ(offload_shortage(needed, {1000, "x"}), "");
+  EXPECT_THAT(offload_shortage(needed, {600, "x"}),
+              AllOf(HasSubstr("at most 0.5,"), HasSubstr("cpu_offloading_num_layers to fewer")));
+  EXPECT_THAT(offload_shortage(needed, {100, "x"}), HasSubstr("at most 0,"));
 }
 
 void expect_same_training(ParallelContext& job, at::ScalarType type, const OptimizerOptions& a,
@@ -98,10 +110,12 @@ TEST(OffloadedOptimizer, ComputesTheSameBitsInPiecesOfAnySize) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       for (const double fraction : {0.0, 0.37, 1.0}) {
         for (const int64_t elements : {7, 50}) {
-          OptimizerOptions pieces = offloaded(fraction);
-          pieces.optimizer_cpu_offload = true;  // of nothing, with 0
-          pieces.offload_piece_elements = elements;
-          expect_same_training(job, type, offloaded(0), pieces);
+          for (const auto update : {OffloadUpdate::host, OffloadUpdate::device}) {
+            OptimizerOptions pieces = offloaded(fraction, update);
+            pieces.optimizer_cpu_offload = true;  // of nothing, with 0
+            pieces.offload_piece_elements = pieces.offload_chunk_elements = elements;
+            expect_same_training(job, type, offloaded(0), pieces);
+          }
         }
       }
     }
@@ -112,11 +126,15 @@ TEST(OffloadedOptimizer, MuonAndTheAverageComputeTheSameBits) {
   expect_job(2, {}, [](ParallelContext& job) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {
       for (const double fraction : {0.37, 1.0}) {
-        for (const OptimizerType optimizer : {OptimizerType::adam, OptimizerType::muon}) {
+        for (const auto& [optimizer, update] : {std::pair(OptimizerType::adam, OffloadUpdate::host),
+                                                {OptimizerType::adam, OffloadUpdate::device},
+                                                {OptimizerType::muon, OffloadUpdate::host},
+                                                {OptimizerType::muon, OffloadUpdate::device}}) {
           OptimizerOptions plain{.optimizer = optimizer, .ema_decay = 0.9, .ema_start_step = 1}, host = plain;
           host.optimizer_cpu_offload = true;
           host.optimizer_offload_fraction = fraction;
-          host.offload_piece_elements = 50;
+          host.optimizer_offload_update = update;
+          host.offload_piece_elements = host.offload_chunk_elements = 50;
           expect_same_training(job, type, plain, host);
           Training first(job, type, plain, true), second(job, type, host, true);
           first.train(job, 0, 3);

@@ -26,12 +26,24 @@ constexpr StatePrecision kWide = {}, kNarrow = {StateType::bf16, StateType::bf16
                          kRemainder = {.main_params_dtype = MainParamsType::remainder},
                          kLeast = {StateType::block8, StateType::block8, MainParamsType::remainder},
                          kKahan = {.main_params_dtype = MainParamsType::kahan_sum},
-                         kFp8 = {StateType::fp8, StateType::bf16},
+                         kFp8 = {StateType::fp8, StateType::bf16}, kFp16 = {StateType::fp16, StateType::fp16},
                          kStochastic = {StateType::bf16, StateType::bf16, MainParamsType::bf16_stochastic_round};
 constexpr int64_t kWidth = 64;  // w1 has 4,096 elements, the fewest that can be in codes
 
 OptimizerOptions options_of(const StatePrecision& precision, OptimizerType optimizer = OptimizerType::adam) {
   return {.optimizer = optimizer, .adam_beta2 = 0.95, .precision = precision, .ema_decay = 0.5};
+}
+
+// The ways of a run: bit 0 shards the state. The others offload a part of it: 1 to the host, 2 with updates on the
+// device.
+constexpr int kWays = 6;
+
+OptimizerOptions in_way(int way, OptimizerOptions options) {
+  options.optimizer_cpu_offload = way >= 2;
+  options.optimizer_offload_fraction = 0.37;
+  options.optimizer_offload_update = way >= 4 ? OffloadUpdate::device : OffloadUpdate::host;
+  options.offload_chunk_elements = 1024;
+  return options;
 }
 
 struct Training : tests::Training {
@@ -57,10 +69,11 @@ at::Tensor rounded(const StatePrecision& precision, const std::string& key, cons
   const StateType type = state_type(precision, key);
   if (type == StateType::bf16) return values.to(at::kBFloat16).to(at::kFloat);
   if (type == StateType::fp32 || run.tensor != "w1") return values;
-  if (type == StateType::fp8) {
+  if (type == StateType::fp8 || type == StateType::fp16) {
+    const bool is_half = type == StateType::fp16;
     const at::Tensor blocks = values.view({-1, kStateBlock});
-    const at::Tensor scales = blocks.abs().amax(1, true).clamp_min(1e-12).div(448);
-    return blocks.div(scales).to(at::kFloat8_e4m3fn).to(at::kFloat).mul(scales).view({-1});
+    const at::Tensor scales = blocks.abs().amax(1, true).clamp_min(1e-12).div(is_half ? 65504 : 448);
+    return blocks.div(scales).to(is_half ? at::kHalf : at::kFloat8_e4m3fn).to(at::kFloat).mul(scales).view({-1});
   }
   const at::Tensor codes = at::empty({values.numel()}, at::kByte), result = at::empty_like(values);
   const at::Tensor scales = at::empty({values.numel() / kStateBlock}, at::kFloat);
@@ -71,7 +84,7 @@ at::Tensor rounded(const StatePrecision& precision, const std::string& key, cons
 
 TEST(StatePrecision, ShardsAndOffloadDoNotChangeABit) {
   expect_job(2, {}, [](ParallelContext& job) {
-    for (const StatePrecision& precision : {kNarrow, kCodes, kLeast, kKahan, kStochastic, kFp8}) {
+    for (const StatePrecision& precision : {kNarrow, kCodes, kLeast, kKahan, kStochastic, kFp8, kFp16}) {
       for (const OptimizerType rule :
            {OptimizerType::adam, OptimizerType::lion, OptimizerType::sgd, OptimizerType::muon}) {
         for (const auto type : {at::kFloat, at::kBFloat16}) {
@@ -83,11 +96,8 @@ TEST(StatePrecision, ShardsAndOffloadDoNotChangeABit) {
           if (type == at::kFloat && rule != OptimizerType::lion && precision != kKahan) {
             EXPECT_FALSE(are_equal(plain.values(), wide.values())) << name_of(rule) << " is not narrow";
           }
-          for (int how = 1; how < 4; ++how) {
-            OptimizerOptions options = options_of(precision, rule);
-            options.optimizer_cpu_offload = how & 2;
-            options.optimizer_offload_fraction = 0.37;
-            Training other(job, type, options, how & 1);
+          for (int how = 1; how < kWays; ++how) {
+            Training other(job, type, in_way(how, options_of(precision, rule)), how & 1);
             other.train(job, 0, 4);
             EXPECT_TRUE(are_equal(plain.values(), other.values())) << name_of(rule) << type << how;
           }
@@ -102,12 +112,14 @@ TEST(StatePrecision, MemoryIsThatOfThePlan) {
   expect_job(1, {}, [](ParallelContext& job) {
     for (const OptimizerType rule : {OptimizerType::adam, OptimizerType::lion, OptimizerType::sgd}) {
       for (const auto type : {at::kFloat, at::kBFloat16}) {
-        for (const StatePrecision& precision : {kWide, kMixed, kNarrow, kCodes, kLeast, kKahan, kStochastic, kFp8}) {
-          for (const bool offload : {false, true}) {
-            OptimizerOptions options = options_of(precision, rule);
-            options.optimizer_cpu_offload = offload;
+        for (const StatePrecision& precision :
+             {kWide, kMixed, kNarrow, kCodes, kLeast, kKahan, kStochastic, kFp8, kFp16}) {
+          for (const int way : {0, 2, 4}) {
+            OptimizerOptions options = in_way(way, options_of(precision, rule));
+            options.optimizer_offload_fraction = 1;
+            const bool offload = way == 2;
             const Training training(job, type, options, false);
-            // On the host fp32 parameters have a copy too.
+            // On the host, which updates them, fp32 parameters have a copy too.
             const auto bytes = [&](StatePrecision of) {
               if (type == at::kFloat) of.main_params_dtype = MainParamsType::fp32;
               options.precision = of;
@@ -119,7 +131,7 @@ TEST(StatePrecision, MemoryIsThatOfThePlan) {
             const double small = kWidth * (1 + 1 + 3), large = kWidth * kWidth;
             EXPECT_EQ(static_cast<double>(training.optimizer.state_bytes()),
                       large * bytes(precision) + small * bytes(of_small))
-                << name_of(rule) << type << offload;
+                << name_of(rule) << type << way;
           }
         }
       }
@@ -133,10 +145,8 @@ TEST(StatePrecision, RemaindersAreTheMainWeightsInFp32) {
   expect_job(2, {}, [](ParallelContext& job) {
     for (const OptimizerType rule :
          {OptimizerType::adam, OptimizerType::lion, OptimizerType::sgd, OptimizerType::muon}) {
-      for (int how = 0; how < 4; ++how) {
-        OptimizerOptions options = options_of(kWide, rule);
-        options.optimizer_cpu_offload = how & 2;
-        options.optimizer_offload_fraction = 0.37;
+      for (int how = 0; how < kWays; ++how) {
+        OptimizerOptions options = in_way(how, options_of(kWide, rule));
         Training wide(job, at::kBFloat16, options, how & 1);
         options.precision = kRemainder;
         Training own(job, at::kBFloat16, options, how & 1);
@@ -185,11 +195,8 @@ TEST(StatePrecision, WeightsSwapWithTheRoundedAverageAndBack) {
   expect_job(2, {}, [](ParallelContext& job) {
     for (const StatePrecision& precision : {kKahan, kStochastic}) {
       for (const OptimizerType rule : {OptimizerType::adam, OptimizerType::muon}) {
-        for (int how = 0; how < 4; ++how) {
-          OptimizerOptions options = options_of(precision, rule);
-          options.optimizer_cpu_offload = how & 2;
-          options.optimizer_offload_fraction = 0.37;
-          Training training(job, at::kBFloat16, options, how & 1);
+        for (int how = 0; how < kWays; ++how) {
+          Training training(job, at::kBFloat16, in_way(how, options_of(precision, rule)), how & 1);
           training.train(job, 0, 3);
           const std::vector<at::Tensor> values = training.values();
           const OptimizerState before = training.optimizer.state();
@@ -222,7 +229,8 @@ TEST(StatePrecision, WeightsSwapWithTheRoundedAverageAndBack) {
 // Saved in one precision and loaded in another. The values are those that were saved, rounded if the type is narrower;
 // in the same precision, training then continues with the same bits.
 TEST(StatePrecision, EveryPrecisionLoadsEveryOther) {
-  constexpr StatePrecision kAll[] = {kWide, kMixed, kNarrow, kCodes, kRemainder, kLeast, kKahan, kStochastic, kFp8};
+  constexpr StatePrecision kAll[] = {kWide,  kMixed, kNarrow,     kCodes, kRemainder,
+                                     kLeast, kKahan, kStochastic, kFp8,   kFp16};
   for (const StatePrecision& saved : kAll) {
     const TemporaryFolder folder;
     expect_job(2, {}, [&](ParallelContext& job) {

@@ -30,9 +30,17 @@ void check_memory(const TrainingPlan& plan, ParallelContext& job) {
     if (!text.empty()) throw ConfigError(text);
   });
   const OptimizerOptions& optimizer = plan.arguments.optimizer;
-  if (!optimizer.optimizer_cpu_offload) return;
+  if (!optimizer.optimizer_cpu_offload && !plan.arguments.model_options.offload.is_on()) return;
   const MemoryPlan memory = plan_memory(plan, job.layout(), job.rank(), micro_batch_shape(plan));
-  check_offload_memory(job, memory.least(Place::host), optimizer.optimizer_offload_fraction);
+  // A limit that is set holds for rows of any length that the run may have.
+  OffloadMemory own{.fraction = optimizer.optimizer_cpu_offload ? optimizer.optimizer_offload_fraction : 0};
+  for (const PlacedTensors& each : memory.tensors) {
+    if (each.place != Place::host) continue;
+    const int64_t bytes = optimizer.host_memory_limit > 0 ? each.bytes : each.least;
+    own.bytes += bytes;
+    if (each.kind == TensorClass::layer_inputs) own.layer_inputs += bytes;
+  }
+  check_offload_memory(job, own, optimizer.host_memory_limit);
 }
 
 std::string expected_memory(const TrainingPlan& plan, const ParallelContext& job) {

@@ -92,7 +92,9 @@ TrainingArguments changed(TrainingArguments a, const Change& change, std::vector
   }
   if (change.offload) {
     a.optimizer.optimizer_cpu_offload = true;
+    a.optimizer.optimizer_offload_update = OffloadUpdate::device;
     set("optimizer_cpu_offload");
+    set("optimizer_offload_update", "device");
   }
   if (change.shards > 1 && !a.data_parallel.use_distributed_optimizer) {
     a.data_parallel.use_distributed_optimizer = true;

@@ -8,7 +8,7 @@
 //   --recompute_granularity selective, layernorm, mlp_act       3
 //   --recompute_granularity selective, layernorm, mlp          17
 //   --recompute_granularity full                               22
-//   --optimizer_cpu_offload                                    40    needs host memory: 18 bytes per parameter
+//   --optimizer_cpu_offload, --optimizer_offload_update device 40    needs host memory: 12 bytes per parameter
 //   twice the ranks, with use_distributed_optimizer           100    each time; the state is sharded
 //   twice the ranks, with tensor and sequence parallelism     150    each time, up to 8; weights are split too
 #pragma once

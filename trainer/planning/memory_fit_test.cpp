@@ -43,10 +43,10 @@ TEST(MemoryFit, ChoosesTheCheapestChange) {
   EXPECT_THAT(changes(128), ElementsAre("--optim", "adamw_8bit", "--per_device_train_batch_size", "2",
                                         "--gradient_accumulation_steps", "2"));
   EXPECT_THAT(changes(80, {"--per_device_train_batch_size", "1"}, false),
-              ElementsAre("--optimizer_cpu_offload"));  // 42.6 and 19
+              ElementsAre("--optimizer_cpu_offload", "--optimizer_offload_update", "device"));  // 42.6 and 19
   EXPECT_THAT(changes(60, {"--per_device_train_batch_size", "1"}, false),
               ElementsAre("--recompute_granularity", "selective", "--recompute_modules", "layernorm,mlp_act",
-                          "--optimizer_cpu_offload"));
+                          "--optimizer_cpu_offload", "--optimizer_offload_update", "device"));
 }
 
 TEST(MemoryFit, TakesMoreRanksLast) {

@@ -157,6 +157,22 @@ TEST(MeasuredMemory, OffloadedStateIsOnTheHost) {
   }
 }
 
+// The weights are not on the host, and there are buffers for chunks on the device.
+TEST(MeasuredMemory, StreamedStateIsOnTheHost) {
+  for (const Settings& more : {Settings{}, Settings{"--optim", "adamw_8bit", "--main_params_dtype", "remainder"}}) {
+    Settings settings = {"--bf16", "--optimizer_cpu_offload", "--optimizer_offload_update", "device"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    const Measured got = measured(settings);
+    expect_state(got);
+    int64_t state = 0;
+    for (const auto& [key, bytes] : got.state) state += key == "main" && !more.empty() ? 0 : bytes;
+    EXPECT_EQ(got.plan.peak(Place::host), state);
+    const int64_t buffers = got.plan.bytes(TensorClass::stream_buffers);
+    EXPECT_EQ(got.all_state, got.weights + got.gradients + buffers);
+    EXPECT_GE(buffers, state);  // a model of one chunk
+  }
+}
+
 // In fp32, in which the host's operators need no copies in another type. Not planned: rope's angles, cosines and sines
 // of 128 tokens and 16 columns at most twice; ids and labels of 512 tokens; their losses; sums for norms.
 TEST(MeasuredMemory, ThePeakOfAStepIsThatOfThePlan) {
@@ -170,7 +186,8 @@ TEST(MeasuredMemory, ThePeakOfAStepIsThatOfThePlan) {
       {"--recompute_granularity", "selective", "--recompute_modules", "core_attn"},
       {"--loss_chunk_size", "128"},
       {"--per_device_train_batch_size", "2", "--gradient_accumulation_steps", "2"},
-      {"--optimizer_cpu_offload"}};
+      {"--optimizer_cpu_offload"},
+      {"--optimizer_cpu_offload", "--optimizer_offload_update", "device"}};
   for (const Settings& each : settings) {
     SCOPED_TRACE(fmt::format("{}", fmt::join(each, " ")));
     const Measured got = measured(each);

@@ -32,6 +32,7 @@ enum class TensorClass {
   average,
   reference,
   optimizer_scratch,
+  stream_buffers,
   layer_inputs,
   norm_outputs,
   attention,
@@ -43,26 +44,13 @@ enum class TensorClass {
   communication,
 };
 template <>
-inline constexpr std::string_view kEnumNames<TensorClass>[] = {"weights",
-                                                               "frozen weights",
-                                                               "fp8 weights",
-                                                               "gradients",
-                                                               "gradient sums",
-                                                               "main weights",
-                                                               "first moments",
-                                                               "second moments",
-                                                               "EMA",
-                                                               "reference model",
-                                                               "optimizer scratch",
-                                                               "layer inputs",
-                                                               "norm outputs",
-                                                               "attention",
-                                                               "MLP",
-                                                               "logits",
-                                                               "recomputed",
-                                                               "dequantised",
-                                                               "activation gradients",
-                                                               "communication"};
+inline constexpr std::string_view kEnumNames<TensorClass>[] = {
+    "weights",       "frozen weights",  "fp8 weights",       "gradients",
+    "gradient sums", "main weights",    "first moments",     "second moments",
+    "EMA",           "reference model", "optimizer scratch", "stream buffers",
+    "layer inputs",  "norm outputs",    "attention",         "MLP",
+    "logits",        "recomputed",      "dequantised",       "activation gradients",
+    "communication"};
 
 // Other ranks' memory becomes a place with fully sharded data parallelism.
 enum class Place { device, host };
@@ -73,13 +61,15 @@ inline constexpr std::string_view kEnumNames<Place>[] = {"device", "host"};
 enum class Moves {
   never,      // stays there during the run
   each_step,  // a copy there, filled from the device's or sent to it at every update
+  streamed,   // stays there, and passes through the device at every update, in chunks
   forward,    // from the forward pass of a micro-batch to its backward pass
   loss,       // while the loss is computed, if that is when most memory is in use
   layer,      // while backward is in one layer, likewise
 };
 template <>
-inline constexpr std::string_view kEnumNames<Moves>[] = {"never", "at every update", "forward to backward",
-                                                         "during the loss", "during a layer's backward"};
+inline constexpr std::string_view kEnumNames<Moves>[] = {
+    "never",           "at every update",          "through the device", "forward to backward",
+    "during the loss", "during a layer's backward"};
 
 struct PlacedTensors {
   TensorClass kind = TensorClass::weights;

@@ -139,6 +139,12 @@ TEST(MemoryPlan, AnOffloadedOptimizerIsOnTheHost) {
   expect_bytes(state(half, Place::host), k7B, 9);
 }
 
+TEST(MemoryPlan, AStreamedOptimizerHasNoWeightsOnTheHostAndThreeBuffersOnTheDevice) {
+  const MemoryPlan streamed = planned(k7B, {"--optimizer_cpu_offload", "--optimizer_offload_update", "device"});
+  expect_bytes(state(streamed, Place::host), k7B, 12);
+  EXPECT_EQ(streamed.bytes(TensorClass::stream_buffers), 3 * (int64_t{1} << 22) * 12);
+}
+
 TEST(MemoryPlan, ShardsAndStagesDivideTheState) {
   const MemoryPlan whole = planned(k7B);
   const MemoryPlan zero = planned(k7B, {"--use_distributed_optimizer"}, 4);

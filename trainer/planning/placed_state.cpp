@@ -6,6 +6,7 @@
 #include "core/checkpoint/hf_plan.h"
 #include "core/data_parallel/bucket_plan.h"
 #include "core/optim/plan/state_of_parameter.h"
+#include "core/optim/plan/stream_moves.h"
 #include "trainer/parameter_groups.h"
 #include "trainer/planning/memory_plan_parts.h"
 
@@ -52,7 +53,7 @@ class StatePlanner {
         memory_(memory) {
     if (plan.adapter) adapter_.emplace(*plan.adapter);
     if (a_.optimizer.optimizer_cpu_offload) share_.fraction = a_.optimizer.optimizer_offload_fraction;
-    share_.piece = a_.optimizer.offload_piece_elements;
+    share_.piece = a_.optimizer.host_piece();
     share_.unit = std::max<int64_t>(1, state_alignment(a_.optimizer.precision));
   }
 
@@ -160,25 +161,53 @@ class StatePlanner {
       while (left > 0 && on_host < part.elements) {
         const int64_t taken = next_host_piece(part.elements - on_host, left, share_);
         if (taken == 0) left = 0;
+        if (taken > 0 && is_streamed(part)) add_streamed(part, taken);
         on_host += taken;
         left -= taken;
       }
       if (on_host > 0) place_part(part, on_host, Place::host);
       if (on_host < part.elements) place_part(part, part.elements - on_host, Place::device);
     }
+    // core/optim/state_stream.h: chunks of the state pass through these.
+    const std::vector<StreamChunk> chunks = pack_chunks(streamed_, a_.optimizer.offload_chunk_elements);
+    add(TensorClass::stream_buffers, "bytes", stream_buffer_bytes(chunks));
   }
 
-  // The host computes the update of its part: it has copies of gradients and 16-bit weights, unless muon updates them
-  // on the device, and main weights in any case.
+  bool is_muon(const OwnedPart& part) const {
+    return a_.optimizer.optimizer == OptimizerType::muon && takes_muon(*part.spec);
+  }
+  bool is_streamed(const OwnedPart& part) const {
+    return a_.optimizer.optimizer_offload_update == OffloadUpdate::device && !is_muon(part);
+  }
+
+  // A segment that is updated on the device, where its narrow state is widened.
+  void add_streamed(const OwnedPart& part, int64_t elements) {
+    const StatePlan plan = plan_state(a_.optimizer, *part.spec, part.has_main);
+    streamed_.push_back({elements, streamed_bytes(plan, elements)});
+    for (const StatePlan::Tensor& tensor : plan.tensors) {
+      if (tensor.is_narrow()) count_streamed(tensor.key, elements);
+      if (tensor.main == MainParamsType::bf16_stochastic_round) count_streamed("random words", elements);
+    }
+  }
+  // One chunk at a time is widened.
+  void count_streamed(const std::string& key, int64_t elements) {
+    int64_t& of_chunk = narrow_in_chunk_[key];
+    of_chunk = std::min(of_chunk + elements, a_.optimizer.offload_chunk_elements);
+    narrow_[key] = std::max(narrow_[key], of_chunk);
+  }
+
+  // If the host computes the update of its part, it has copies of gradients and 16-bit weights, and main weights in any
+  // case; main weights also if muon updates it on the device.
   void place_part(const OwnedPart& part, int64_t elements, Place place) {
-    const bool on_host = place == Place::host;
-    const bool is_muon = a_.optimizer.optimizer == OptimizerType::muon && takes_muon(*part.spec);
-    for (const StatePlan::Tensor& tensor : plan_state(a_.optimizer, *part.spec, part.has_main || on_host).tensors) {
-      add(class_of(tensor.key), std::string(tensor.type_name()), tensor.bytes(elements), place);
+    const bool on_host = place == Place::host, streams = on_host && is_streamed(part);
+    const bool has_main = part.has_main || (on_host && !streams);
+    for (const StatePlan::Tensor& tensor : plan_state(a_.optimizer, *part.spec, has_main).tensors) {
+      add(class_of(tensor.key), std::string(tensor.type_name()), tensor.bytes(elements), place,
+          streams ? Moves::streamed : Moves::never);
       if (!on_host && tensor.is_narrow()) narrow_[tensor.key] += elements;
       if (!on_host && tensor.main == MainParamsType::bf16_stochastic_round) narrow_["random words"] += elements;
     }
-    if (!on_host || is_muon) return;
+    if (!on_host || streams || is_muon(part)) return;
     const bool wide = a_.data_parallel.accumulate_allreduce_grads_in_fp32 || !part.has_main;
     add(TensorClass::gradients, wide ? "fp32" : type_.name, elements * (wide ? kFloat : type_.bytes()), place,
         Moves::each_step);
@@ -219,7 +248,9 @@ class StatePlanner {
   HostShare share_;
   std::vector<std::vector<ParameterPlan>> chunks_;
   std::vector<OwnedPart> owned_;
+  std::vector<StreamPart> streamed_;
   std::map<std::string, int64_t> narrow_;             // elements of narrow state on the device, by key
+  std::map<std::string, int64_t> narrow_in_chunk_;    // likewise, of streamed state
   int64_t summed_in_loss_ = 0, summed_in_layer_ = 0;  // elements of the largest parameter with a bf16 gradient
   int64_t fp8_elements_ = 0;
   int64_t largest_nf4_ = 0;  // elements

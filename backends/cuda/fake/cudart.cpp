@@ -52,6 +52,7 @@ struct Block {
   size_t bytes;
   cudaMemoryType type;
   int device;
+  bool registered = false;  // by the caller, who frees it
 };
 
 struct Runtime {
@@ -131,7 +132,7 @@ cudaError_t release(void* pointer, cudaMemoryType type) {
   Runtime& all = runtime();
   const std::lock_guard lock(all.mutex);
   const auto found = all.blocks.find(pointer);
-  if (found == all.blocks.end() || found->second.type != type) return cudaErrorInvalidValue;
+  if (found == all.blocks.end() || found->second.type != type || found->second.registered) return cudaErrorInvalidValue;
   if (type == cudaMemoryTypeDevice) all.used[static_cast<size_t>(found->second.device)] -= found->second.bytes;
   all.blocks.erase(found);
   std::free(pointer);
@@ -240,6 +241,18 @@ cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
   return allocate(pointer, bytes, cudaMemoryTypeHost);
 }
 cudaError_t cudaFreeHost(void* pointer) { return result(release(pointer, cudaMemoryTypeHost)); }
+cudaError_t cudaHostRegister(void* pointer, size_t bytes, unsigned) {
+  const std::lock_guard lock(runtime().mutex);
+  runtime().blocks[pointer] = {bytes, cudaMemoryTypeHost, current_device, /*registered=*/true};
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* pointer) {
+  const std::lock_guard lock(runtime().mutex);
+  const auto found = runtime().blocks.find(pointer);
+  if (found == runtime().blocks.end() || !found->second.registered) return result(cudaErrorHostMemoryNotRegistered);
+  runtime().blocks.erase(found);
+  return cudaSuccess;
+}
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps*) {
   *pool = reinterpret_cast<cudaMemPool_t>(new int);  // only ever passed back

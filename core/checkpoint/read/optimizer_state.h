@@ -34,7 +34,7 @@ inline constexpr std::string_view kRemainderKey = ".remainder";
 struct StateTensor {
   std::string key;
   const Parameter* parameter;
-  c10::ScalarType type;    // in which it is kept and saved; kByte and fp8: codes, whose scales are another tensor
+  c10::ScalarType type;    // in which it is kept and saved; kByte, fp8 and fp16: codes, whose scales are another tensor
   bool is_scales = false;  // one element per block of the parameter's tensors
 };
 
@@ -44,9 +44,9 @@ class StateSource {
   virtual ~StateSource() = default;
   virtual int64_t steps() const = 0;
   // Fills |values| (flat, fp32, on the host) with the values of |key| at |runs|; other elements are unchanged. Throws
-  // ConfigError with the tensor if values are missing. If |values| are uint8 or fp8 they become the codes.
+  // ConfigError with the tensor if values are missing. If |values| are uint8, fp8 or fp16 they become the codes.
   virtual void read(const std::string& key, const std::vector<ShardRun>& runs, const at::Tensor& values) const = 0;
-  // Whether it has codes of |type| (uint8 or fp8) of |key| for |tensor|, and their scales.
+  // Whether it has codes of |type| (uint8, fp8 or fp16) of |key| for |tensor|, and their scales.
   virtual bool has_codes(const std::string& /*key*/, const std::string& /*tensor*/, c10::ScalarType /*type*/) const {
     return false;
   }

@@ -59,7 +59,8 @@ class Worker {
     const std::vector<ShardRun> runs =
         count == target.values.numel() ? target.runs : cut_runs(target.runs, piece.begin, piece.end);
     const auto type = values.scalar_type();
-    const auto read_as = values.element_size() == 1 ? type : at::kFloat;  // codes are read as such
+    const bool is_code = values.element_size() == 1 || type == at::kHalf;
+    const auto read_as = is_code ? type : at::kFloat;
     if (values.device().is_cpu()) {
       const bool is_low = target.splits && type == at::kShort;
       const at::Tensor wide = is_low ? at::zeros({count}, at::kFloat) : values.to(read_as);  // itself, if it is

@@ -1,14 +1,30 @@
 #include "core/optim/rules/adamw.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "platform/base/target_clones.hpp"
 
 namespace concord {
 namespace {
 
+constexpr int64_t kPiece = 64;  // elements
+
+// Processors follow few streams of memory by themselves: these are fetched a few pieces before their update.
+template <class G>
+void fetch_ahead(const G* grads, const float* weights, const float* m, const float* v, int64_t first, int64_t count) {
+  constexpr int64_t kAhead = 8 * kPiece, kLine = 16;
+  const int64_t begin = first + kAhead, end = std::min(begin + kPiece, count);
+  for (int64_t i = begin; i < end; i += kLine) {
+    __builtin_prefetch(grads + i, 0);
+    for (const float* written : {weights, m, v}) __builtin_prefetch(written + i, 1);
+  }
+}
+
 template <class G, class T>
-void update_adamw(const AdamWStep step, const G* __restrict grads, float* __restrict weights, float* __restrict m,
-                  float* __restrict v, T* __restrict values, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
+void update_piece(const AdamWStep& step, const G* __restrict grads, float* __restrict weights, float* __restrict m,
+                  float* __restrict v, T* __restrict values, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
     // g_t: the gradient, clipped and without the loss scale
     const float g = static_cast<float>(grads[i]) * step.grad_scale;
     // m_t = beta1 m + (1 - beta1) g, as m + (1 - beta1) (g - m)
@@ -21,6 +37,15 @@ void update_adamw(const AdamWStep step, const G* __restrict grads, float* __rest
     weights[i] = weights[i] * step.decay - step.step_size * (m[i] / denominator);
     // the 16-bit parameter is the rounded fp32 weight
     if constexpr (!std::is_same_v<T, float>) values[i] = rounded<T>(weights[i]);
+  }
+}
+
+template <class G, class T>
+void update_adamw(const AdamWStep step, const G* __restrict grads, float* __restrict weights, float* __restrict m,
+                  float* __restrict v, T* __restrict values, int64_t count) {
+  for (int64_t first = 0; first < count; first += kPiece) {
+    fetch_ahead(grads, weights, m, v, first, count);
+    update_piece(step, grads, weights, m, v, values, first, std::min(first + kPiece, count));
   }
 }
 
@@ -39,7 +64,9 @@ AdamWStep adamw_step(const AdamWSettings& settings, double lr, double weight_dec
           narrow(settings.eps)};
 }
 
-void adamw(const AdamWStep& step, const AdamWArrays& arrays, int64_t begin, int64_t end) {
+// Flattened: the loop is a part of each version.
+CONCORD_TARGET_CLONES __attribute__((flatten)) void adamw(const AdamWStep& step, const AdamWArrays& arrays,
+                                                          int64_t begin, int64_t end) {
   visit(arrays.grads, [&](const auto* grads) {
     visit(arrays.values, [&](auto* values) {
       update_adamw(step, grads + begin, arrays.weights + begin, arrays.m + begin, arrays.v + begin,

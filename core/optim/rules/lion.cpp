@@ -1,5 +1,7 @@
 #include "core/optim/rules/lion.h"
 
+#include "platform/base/target_clones.hpp"
+
 namespace concord {
 namespace {
 
@@ -23,7 +25,8 @@ void update_lion(const LionStep step, const G* __restrict grads, float* __restri
 
 }  // namespace
 
-void lion(const LionStep& step, const MomentumArrays& arrays, int64_t begin, int64_t end) {
+CONCORD_TARGET_CLONES __attribute__((flatten)) void lion(const LionStep& step, const MomentumArrays& arrays,
+                                                         int64_t begin, int64_t end) {
   visit(arrays.grads, [&](const auto* grads) {
     visit(arrays.values, [&](auto* values) {
       update_lion(step, grads + begin, arrays.weights + begin, arrays.momentum + begin,

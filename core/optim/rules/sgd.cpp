@@ -1,5 +1,7 @@
 #include "core/optim/rules/sgd.h"
 
+#include "platform/base/target_clones.hpp"
+
 namespace concord {
 namespace {
 
@@ -20,7 +22,8 @@ void update_sgd(const SgdStep step, const G* __restrict grads, float* __restrict
 
 }  // namespace
 
-void sgd(const SgdStep& step, const MomentumArrays& arrays, int64_t begin, int64_t end) {
+CONCORD_TARGET_CLONES __attribute__((flatten)) void sgd(const SgdStep& step, const MomentumArrays& arrays,
+                                                        int64_t begin, int64_t end) {
   visit(arrays.grads, [&](const auto* grads) {
     visit(arrays.values, [&](auto* values) {
       update_sgd(step, grads + begin, arrays.weights + begin, arrays.momentum + begin,

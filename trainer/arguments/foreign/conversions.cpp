@@ -198,19 +198,31 @@ Conversion pissa(const ArgumentValue& value, const TrainingArguments&, const For
   return {{{"init_lora_weights", iterations == "-1" ? "pissa" : "pissa_niter_" + iterations}}};
 }
 
-// HF's kinds of AdamW and Lion with 8-bit state. Paged state is a way to offload it: optimizer_cpu_offload.
+// HF's kinds of AdamW and Lion with 8-bit or paged state. Paged state is in host memory and updated on the device.
 Conversion kind_of_optimizer(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
-  constexpr std::string_view kAdamW[] = {"adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit", "adamw_torch_8bit"};
-  constexpr std::string_view kLion[] = {"lion_8bit", "paged_lion_8bit"};
+  constexpr std::string_view kAdamW[] = {"adamw_8bit",  "adamw_bnb_8bit",    "adamw_torch_8bit",
+                                         "paged_adamw", "paged_adamw_32bit", "paged_adamw_8bit"};
+  constexpr std::string_view kLion[] = {"lion_8bit", "paged_lion", "paged_lion_32bit", "paged_lion_8bit"};
   const bool is_adamw = std::ranges::find(kAdamW, value.text) != std::ranges::end(kAdamW);
   if (!is_adamw && std::ranges::find(kLion, value.text) == std::ranges::end(kLion)) {
     return {{{"optimizer", value.text}}};
   }
-  Conversion conversion{{{"optimizer", is_adamw ? "adam" : "lion"}, {"exp_avg_dtype", "8bit"}}};
-  if (is_adamw) conversion.arguments.emplace_back("exp_avg_sq_dtype", "8bit");
-  if (value.text.starts_with("paged"))
-    conversion.note = "the state stays on the device, unless optimizer_cpu_offload is set";
+  Conversion conversion{{{"optimizer", is_adamw ? "adam" : "lion"}}};
+  if (value.text.ends_with("8bit")) {
+    conversion.arguments.emplace_back("exp_avg_dtype", "8bit");
+    if (is_adamw) conversion.arguments.emplace_back("exp_avg_sq_dtype", "8bit");
+  }
+  if (value.text.starts_with("paged")) {
+    conversion.arguments.emplace_back("optimizer_cpu_offload", "true");
+    conversion.arguments.emplace_back("optimizer_offload_update", "device");
+  }
   return conversion;
+}
+
+// MindSpeed's: state in host memory, updated on the device in slices.
+Conversion swap_optimizer(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
+  if (!read_flag(value)) return {};
+  return {{{"optimizer_cpu_offload", "true"}, {"optimizer_offload_update", "device"}}};
 }
 
 Conversion use_muon(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {

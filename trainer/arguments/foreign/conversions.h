@@ -50,6 +50,7 @@ Convert supervised;                    // sft
 Convert whole_validation;              // full_validation
 Convert weights_only;                  // no_save_optim
 Convert main_weights_with_remainders;  // store_param_remainders
+Convert swap_optimizer;                // MindSpeed's
 
 // torchtitan
 Convert assets_folder;

@@ -192,11 +192,24 @@ TEST_F(ForeignConfig, EightBitOptimizersSetTheTypesOfTheirState) {
     const OptimizerOptions a = read(fmt::format("optim: {}\n", name)).arguments.optimizer;
     EXPECT_EQ(a.optimizer, OptimizerType::adam) << name;
     EXPECT_EQ(a.precision, (StatePrecision{StateType::block8, StateType::block8})) << name;
+    EXPECT_EQ(a.optimizer_cpu_offload, std::string_view(name).starts_with("paged")) << name;
   }
   const OptimizerOptions lion = read("optim: lion_8bit\nexp_avg_dtype: bf16\n").arguments.optimizer;
   EXPECT_EQ(lion.optimizer, OptimizerType::lion);
   EXPECT_EQ(lion.precision, (StatePrecision{.exp_avg_dtype = StateType::bf16})) << "its own name takes precedence";
   EXPECT_EQ(read("optim: adamw_torch\n").arguments.optimizer, OptimizerOptions{});
+}
+
+TEST_F(ForeignConfig, PagedAndSwappedStateIsUpdatedOnTheDevice) {
+  for (const char* line : {"optim: paged_adamw\n", "optim: paged_adamw_32bit\n", "optim: paged_lion\n",
+                           "optim: paged_lion_32bit\n", "swap_optimizer: true\nswap_optimizer_times: 16\n"}) {
+    const OptimizerOptions a = read(line).arguments.optimizer;
+    EXPECT_TRUE(a.optimizer_cpu_offload) << line;
+    EXPECT_EQ(a.optimizer_offload_update, OffloadUpdate::device) << line;
+    EXPECT_EQ(a.precision, StatePrecision{}) << line;
+    EXPECT_EQ(a.optimizer == OptimizerType::lion, std::string_view(line).find("lion") != std::string_view::npos);
+  }
+  EXPECT_EQ(read("swap_optimizer: false\n").arguments.optimizer, OptimizerOptions{});
 }
 
 TEST_F(ForeignConfig, MegatronsRemaindersAreATypeOfMainWeights) {

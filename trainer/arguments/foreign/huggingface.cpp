@@ -84,8 +84,9 @@ void add_hf_converted(ForeignRows& rows) {
       .convert("bf16_full_eval", {"the training type, which evaluation uses too: bf16", evaluation_in_bf16})
       .convert("fp16_full_eval", {"the training type, which evaluation uses too: fp16", evaluation_in_fp16})
       .convert("deepspeed", {"the file's settings (see DeepSpeed's names below)", deepspeed_file})
-      .convert("optim",
-               {"optimizer; those with 8bit set exp_avg_dtype and exp_avg_sq_dtype to 8bit", kind_of_optimizer})
+      .convert("optim", {"optimizer; those with 8bit set exp_avg_dtype and exp_avg_sq_dtype to 8bit, paged ones "
+                         "optimizer_cpu_offload: true and optimizer_offload_update: device",
+                         kind_of_optimizer})
       .convert("fsdp", {"use_distributed_optimizer: true, with a note on what is not sharded", fsdp_modes, true})
       .convert("fsdp_config", {"likewise", fsdp_settings})
       .convert("mixed_precision", {"bf16: true or fp16: true", mixed_precision})

@@ -56,6 +56,7 @@ void add_megatron_converted(ForeignRows& rows) {
       .convert("sft", {"stage: sft", supervised})
       .convert("full_validation", {"eval_iters: 0", whole_validation})
       .convert("store_param_remainders", {"main_params_dtype: remainder", main_weights_with_remainders})
+      .convert("swap_optimizer", {"optimizer_cpu_offload: true, optimizer_offload_update: device", swap_optimizer})
       .convert("no_save_optim", {"save_only_model: true", weights_only});
 }
 

@@ -322,6 +322,7 @@ void add_refused_precision(ForeignRows& rows) {
       .refuse("fp4_quantizer_factory", {}, "fp8: hybrid or e4m3 is the smallest format")
       .refuse("fp32_residual_connection", {"false"}, "the residual stream has the training type")
       .refuse("batch_invariant_mode", {"false"}, "deterministic_mode: true makes runs reproducible")
+      .no_effect("chunks of 4 million elements are streamed", {"swap_optimizer_times"})
       .no_effect("exp_avg_dtype, exp_avg_sq_dtype, main_params_dtype and main_grads_dtype act without it",
                  {"use_precision_aware_optimizer"});
 }

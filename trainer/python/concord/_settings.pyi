@@ -203,10 +203,10 @@ class Settings(TypedDict, total=False):
     "muon's scale of an update with R rows and C columns: sqrt(max(1, R / C)), sqrt(max(R, C)) or sqrt(R / C)"
     muon_extra_scale_factor: float | None
     "additional factor; 0.2 with spectral matches the size of adam's updates"
-    exp_avg_dtype: Literal['fp32', 'bf16', '8bit', 'fp8'] | None
+    exp_avg_dtype: Literal['fp32', 'bf16', 'fp16', '8bit', 'fp8'] | None
     'type in which first moments and momentum are kept; updates are computed in fp32'
-    exp_avg_sq_dtype: Literal['fp32', 'bf16', '8bit', 'fp8'] | None
-    'like exp_avg_dtype, for second moments; bf16 needs adam_beta2 < 0.996; not fp8'
+    exp_avg_sq_dtype: Literal['fp32', 'bf16', 'fp16', '8bit', 'fp8'] | None
+    'like exp_avg_dtype, for second moments; bf16 needs adam_beta2 < 0.996, fp16 < 0.9995; not fp8'
     main_grads_dtype: Literal['fp32', 'bf16'] | None
     'type in which gradients of bf16 weights are added and reduced; bf16 for at most 16 micro-batches'
     main_params_dtype: Literal['fp32', 'remainder', 'kahan_sum', 'bf16_stochastic_round'] | None
@@ -383,6 +383,10 @@ class Settings(TypedDict, total=False):
     'keep optimizer state in host memory'
     optimizer_offload_fraction: float | None
     'fraction of the optimizer state to offload'
+    optimizer_offload_update: Literal['host', 'device'] | None
+    'where offloaded state is updated: on the host, or on the device, through which it is streamed in chunks'
+    host_memory_limit: float | None
+    'GiB of host memory that the ranks of a machine may use together for offloading; 0: what the machine and its cgroup have available'
     log_num_zeros_in_grad: bool | None
     'log the number of zero gradient elements'
     check_replicas_steps: int | None
