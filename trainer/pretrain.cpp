@@ -20,6 +20,7 @@
 #include "trainer/health/fault_callback.h"
 #include "trainer/health/memory_check.h"
 #include "trainer/metrics/report_callback.h"
+#include "trainer/metrics/stage_speeds.h"
 #include "trainer/report/files.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
@@ -124,6 +125,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   const bool loads_best = plan.arguments.best_model.load_at_end;
   plan.writers = ranks_of_machine(plan, job);
   choose_checkpoint(&plan, job);
+  assign_layers_by_speed(&plan, job);
   const bool writes = job.rank() == plan.writing_rank();
   std::vector<std::string> notes = options.notes;
   if (!providers.model) {
