@@ -10,6 +10,7 @@
 #include "core/checkpoint/save_folder.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
+#include "core/mesh/platform_crossing.h"
 #include "core/torch/device.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
@@ -103,6 +104,20 @@ void report_test(const NamedValues& metrics, const std::filesystem::path& output
   finish->files.emplace_back("test loss", fmt::format("{:.4f}, in {}", metrics.front().second, file.string()));
 }
 
+// Replicas on several platforms need use_distributed_optimizer. Results are the same: it only decides which rank
+// updates a weight.
+void shard_update_across_platforms(TrainingPlan* plan, const ParallelContext& job) {
+  bool& shards = plan->arguments.data_parallel.use_distributed_optimizer;
+  if (shards || !replicas_cross_platforms(job)) return;
+  shards = true;
+  if (job.rank() != 0) return;
+  loader::log(
+      CONCORD_LOG_INFO, "train",
+      fmt::format("replicas are on different platforms ({}), which round updates differently, so each weight is "
+                  "updated on one rank, as with use_distributed_optimizer: true",
+                  job.platforms().to_string()));
+}
+
 // Returns whether |error| is the loss of a rank that has exited on the same signal as this one, before it was ready.
 bool is_stopped_before_training(const StopRequest& stop, const std::exception& error) {
   const auto* const lost = dynamic_cast<const Error*>(&error);
@@ -123,6 +138,7 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   const std::filesystem::path output_dir = plan.arguments.output.dir;
   const bool saves = plan.arguments.saving.strategy != IntervalStrategy::no;
   const bool loads_best = plan.arguments.best_model.load_at_end;
+  shard_update_across_platforms(&plan, job);
   plan.writers = ranks_of_machine(plan, job);
   choose_checkpoint(&plan, job);
   assign_layers_by_speed(&plan, job);
