@@ -203,6 +203,7 @@ TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, con
       graph(job.torch_device(), has_equal_steps(plan, job, providers)),
       log_token_metrics(measures_tokens(plan.arguments)),
       job_(job),
+      full_batch_rows_(plan.train_data->global_batch_size()),
       schedule_(schedule_request(plan.arguments)),
       executor_options_(plan.arguments.pipeline.executor) {
   executor(schedule_.microbatches);
@@ -219,9 +220,9 @@ Executor& TrainingParts::executor(int64_t count) {
   return *found;
 }
 
-int64_t TrainingParts::lr_increment(int64_t microbatches) const {
+int64_t TrainingParts::lr_increment(int64_t rows) const {
   const int64_t increment = lr.settings().increment;
-  return increment == 1 ? 1 : increment / schedule_.microbatches * microbatches;
+  return increment == 1 ? 1 : increment * rows / full_batch_rows_;
 }
 
 int64_t TrainingParts::counted(std::span<const MicroBatch> batches) {

@@ -83,11 +83,12 @@ class TrainingParts {
   double loss_scale() const { return scaler ? scaler->scale() : 1; }
   // Returns the executor for steps of |count| micro-batches. The first call for each number waits for the other ranks.
   Executor& executor(int64_t count);
-  // Returns what an update of |microbatches| adds to the counter of the learning rate.
-  int64_t lr_increment(int64_t microbatches) const;
+  // Returns what an update of a batch of |rows|, over all replicas, adds to the counter of the learning rate.
+  int64_t lr_increment(int64_t rows) const;
 
  private:
   ParallelContext& job_;
+  int64_t full_batch_rows_;
   ScheduleRequest schedule_;  // schedule of a full batch
   ExecutorOptions executor_options_;
   std::map<int64_t, std::unique_ptr<Executor>> executors_;  // by the number of micro-batches

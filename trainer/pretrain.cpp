@@ -12,6 +12,7 @@
 #include "core/checkpoint/save_folder.h"
 #include "core/mesh/agreement.h"
 #include "core/mesh/job_environment.h"
+#include "core/mesh/platform_crossing.h"
 #include "core/torch/device.h"
 #include "platform/loader/error.h"
 #include "platform/loader/host.h"
@@ -22,6 +23,7 @@
 #include "trainer/health/fault_callback.h"
 #include "trainer/health/memory_check.h"
 #include "trainer/metrics/report_callback.h"
+#include "trainer/metrics/stage_speeds.h"
 #include "trainer/report/files.h"
 #include "trainer/stop_agreement.h"
 #include "trainer/stop_request.h"
@@ -104,6 +106,20 @@ void report_test(const NamedValues& metrics, const std::filesystem::path& output
   finish->files.emplace_back("test loss", fmt::format("{:.4f}, in {}", metrics.front().second, file.string()));
 }
 
+// Replicas on several platforms need use_distributed_optimizer. Results are the same: it only decides which rank
+// updates a weight.
+void shard_update_across_platforms(TrainingPlan* plan, const ParallelContext& job) {
+  bool& shards = plan->arguments.data_parallel.use_distributed_optimizer;
+  if (shards || !replicas_cross_platforms(job)) return;
+  shards = true;
+  if (job.rank() != 0) return;
+  loader::log(
+      CONCORD_LOG_INFO, "train",
+      fmt::format("replicas are on different platforms ({}), which round updates differently, so each weight is "
+                  "updated on one rank, as with use_distributed_optimizer: true",
+                  job.platforms().to_string()));
+}
+
 // Returns whether |error| is the loss of a rank that has exited on the same signal as this one, before it was ready.
 // Waits: for that signal, since schedulers send it to one rank after the other. During start-up its handler exits.
 bool is_stopped_before_training(const StopRequest& stop, const std::exception& error) {
@@ -131,8 +147,10 @@ TrainOutput train_in(ParallelContext& job, TrainingPlan plan, const Providers& p
   const std::filesystem::path output_dir = plan.arguments.output.dir;
   const bool saves = plan.arguments.saving.strategy != IntervalStrategy::no;
   const bool loads_best = plan.arguments.best_model.load_at_end;
+  shard_update_across_platforms(&plan, job);
   plan.writers = ranks_of_machine(plan, job);
   choose_checkpoint(&plan, job);
+  assign_layers_by_speed(&plan, job);
   const bool writes = job.rank() == plan.writing_rank();
   std::vector<std::string> notes = options.notes;
   if (!providers.model) {

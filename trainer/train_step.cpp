@@ -25,7 +25,7 @@ void warn_of_no_labels(int64_t number, const ParallelContext& job) {
 }
 
 // Updates the weights, if |attempt| allows it, and advances the schedules of the learning rate and the loss scale.
-void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatches, StepOutput* step) {
+void update(TrainingParts& parts, const StepAttempt& attempt, int64_t rows, StepOutput* step) {
   const StepTimers::Span span(parts.timers, StepPart::optimizer);
   step->updated = attempt.measured.updated && !attempt.skipped;
   step->grad_norm = attempt.measured.grad_norm;
@@ -39,7 +39,7 @@ void update(TrainingParts& parts, const StepAttempt& attempt, size_t microbatche
   }
   for (const auto& stage : parts.stages) stage->end_fp8_step(step->updated);
   if (parts.scaler && !attempt.skipped) parts.scaler->update(!step->updated);
-  if (step->updated) parts.lr.step(parts.lr_increment(static_cast<int64_t>(microbatches)));
+  if (step->updated) parts.lr.step(parts.lr_increment(rows));
 }
 
 PassInputs prepare_inputs(TrainingParts& parts, const std::vector<MicroBatch>& host_batches, bool defer_reduction) {
@@ -119,8 +119,9 @@ StepOutput skipped_step(const TrainingParts& parts) {
   return step;
 }
 
-StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                      int64_t number, StepCheck& check) try {
+StepOutput train_step(TrainingParts& parts, ParallelContext& job, const StepData& data, int64_t number,
+                      StepCheck& check) try {
+  const std::vector<MicroBatch>& host_batches = data.micro_batches;
   StepOutput step = skipped_step(parts);
   check.begin(host_batches, number);
   StepAttempt attempt = run_or_replay(parts, host_batches);
@@ -131,7 +132,7 @@ StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vec
   step.loss = attempt.losses.sum();
   step.counted = attempt.counted;
   if (step.counted > 0) {
-    update(parts, attempt, host_batches.size(), &step);
+    update(parts, attempt, data.rows, &step);
   } else {
     warn_of_no_labels(number, job);
   }

@@ -62,10 +62,16 @@ struct StepOutput {
 // Returns the output of a step that is not computed (iterations_to_skip).
 StepOutput skipped_step(const TrainingParts& parts);
 
-// Computes step |number|, counted from 1, of this rank's micro-batches, which are on the host. |check| decides whether
+// The data of a step.
+struct StepData {
+  const std::vector<MicroBatch>& micro_batches;  // micro-batches of this rank, on the host
+  int64_t rows;                                  // rows of the global batch: DataLoader::batch_rows
+};
+
+// Computes step |number|, counted from 1, of this rank's micro-batches. |check| decides whether
 // the numbers are good enough for the update. Every rank of the job calls it. Throws as |check| does. Waits: for the
 // gradient norm of all ranks.
-StepOutput train_step(TrainingParts& parts, ParallelContext& job, const std::vector<MicroBatch>& host_batches,
-                      int64_t number, StepCheck& check);
+StepOutput train_step(TrainingParts& parts, ParallelContext& job, const StepData& data, int64_t number,
+                      StepCheck& check);
 
 }  // namespace concord

@@ -23,6 +23,7 @@ Trainer::Trainer(TrainingPlan plan, ParallelContext& job, const Providers& provi
       evaluator_(run_, providers, log_),
       checkpointer_(run_, {health_, log_, evaluator_.best(), [this] { return training_state(); }}),
       exit_(run_),
+      replica_speeds_(run_),
       profile_(plan_.arguments, job.rank(), job.world(), parts_.timers,
                {job.platform().extension<concord_activity_table>(), [&job] { job.device().synchronize(); },
                 job.platform().extension<concord_profiler_table>()}) {
@@ -49,11 +50,13 @@ bool Trainer::step() {
   if (run_.state.global_step >= plan_.max_steps || run_.control.should_training_stop) return false;
   const int64_t done = run_.state.global_step, number = done + 1;
   profile_.begin_step(done);
+  const int64_t rows = plan_.train_data->batch_rows();
   const std::optional<std::vector<MicroBatch>> batches = next_batches();
   if (!batches) return false;  // the data has ended
   begin_step();
-  record(plan_.skipped_steps.contains(number) ? skipped_step(parts_)
-                                              : train_step(parts_, job_, *batches, number, health_.step_check()));
+  record(plan_.skipped_steps.contains(number)
+             ? skipped_step(parts_)
+             : train_step(parts_, job_, {*batches, rows}, number, health_.step_check()));
   profile_.end_step(done);
   update_control();
   all_reduce_control();
@@ -97,10 +100,9 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
   const StepClock::Span span(run_.clock, StepClock::Activity::data);
   const StepTimers::Span timer(parts_.timers, StepPart::data);
   auto batches = next_micro_batches(*plan_.train_data);
-  const int64_t ranks = job_.layout().dp(), rank = job_.coordinates().dp;
-  for (size_t i = 0; batches && i < batches->size(); ++i) {  // rows are assigned to ranks as in BatchShape::row_at
+  for (size_t i = 0; batches && i < batches->size(); ++i) {
     MicroBatch& batch = (*batches)[i];
-    batch.draws = {run_.state.global_step + 1, (static_cast<int64_t>(i) * ranks + rank) * batch.input_ids.size(0)};
+    batch.draws = {run_.state.global_step + 1, plan_.train_data->numbers()[i] * batch.input_ids.size(0)};
   }
   return batches;
 }

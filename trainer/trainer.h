@@ -26,6 +26,7 @@
 #include "trainer/evaluation/evaluator.h"
 #include "trainer/exit_conditions.h"
 #include "trainer/health/health.h"
+#include "trainer/metrics/replica_speeds.h"
 #include "trainer/metrics/step_log.h"
 #include "trainer/metrics/step_profile.h"
 #include "trainer/run_context.h"
@@ -105,7 +106,9 @@ class Trainer {
   Evaluator evaluator_;
   Checkpointer checkpointer_;
   ExitConditions exit_;
-  std::array<LoopPart*, 5> loop_parts_{&health_, &log_, &evaluator_, &checkpointer_, &exit_};  // in order of action
+  ReplicaSpeeds replica_speeds_;
+  std::array<LoopPart*, 6> loop_parts_{&health_,       &log_,  &evaluator_,  // in order of action
+                                       &checkpointer_, &exit_, &replica_speeds_};
   StepProfile profile_;
 
   // Position in the data.

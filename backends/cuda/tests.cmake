@@ -57,6 +57,14 @@ if(NOT CONCORD_SANITIZE)
   concord_check(cuda_fake.bridge LABELS conformance slow ENVIRONMENT ${on_the_fake}
     COMMAND concord-conform --platform bridge:cpu,$<TARGET_FILE:concord_plugin_cuda_fake> --quick --world 3 --filter "^comm"
     NEEDS concord-conform concord_plugin_cuda_fake concord_plugin_cpu)
+  if(TARGET concord_plugin_ascend AND TARGET concord_sim_hccl)
+    set(platforms cpu $<TARGET_FILE:concord_plugin_ascend> $<TARGET_FILE:concord_plugin_cuda_fake>)
+    list(JOIN platforms "," platforms)
+    concord_check(cuda_fake.bridge_of_three_platforms LABELS conformance slow
+      ENVIRONMENT ${on_the_fake} "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:concord_sim_ascendcl>"
+      COMMAND concord-conform --platform bridge:${platforms} --quick --world 3 --filter "^comm.*OnThreeRanks"
+      NEEDS concord-conform concord_plugin_cuda_fake concord_plugin_cpu concord_plugin_ascend concord_sim_hccl)
+  endif()
   concord_check(cuda_fake.device_test LABELS conformance slow NEEDS concord-cuda-device-test
     ENVIRONMENT ${on_the_fake} CONCORD_CUDA_CUPTI=none  # the fake CUPTI has the records that a test sets
     COMMAND concord-cuda-device-test --plugin $<TARGET_FILE:concord_plugin_cuda_fake>)

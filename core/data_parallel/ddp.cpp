@@ -2,40 +2,20 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-
 #include "core/base/config_error.h"
 #include "core/data_parallel/reducer.h"
+#include "core/mesh/platform_crossing.h"
 
 namespace concord {
 namespace {
 
-bool crosses_platforms(ParallelContext& job, const PlatformMap& platforms, GroupKind kind) {
-  return job.has_group(kind) && platforms.crosses(job.group(kind).ranks());
-}
-
 // Platforms round differently, so a weight that each of them updates by itself would soon have several values.
-void check_copies_of_weights(const std::vector<DistributedDataParallel::Chunk>& chunks, ParallelContext& job,
-                             bool shards_update) {
-  const PlatformMap& platforms = job.platforms();
-  if (!platforms.is_mixed()) return;
-  const bool has_replicas =
-      crosses_platforms(job, platforms, GroupKind::dp_cp) || crosses_platforms(job, platforms, GroupKind::edp);
-  if (has_replicas && !shards_update) {
-    throw ConfigError(fmt::format(
-        "replicas are on different platforms ({}), which round updates differently; set use_distributed_optimizer to "
-        "true: then each weight is updated on one rank",
-        platforms.to_string()));
-  }
-  if (!crosses_platforms(job, platforms, GroupKind::embedding)) return;
-  for (const DistributedDataParallel::Chunk& chunk : chunks) {
-    if (std::ranges::none_of(chunk, &Parameter::shared_embedding)) continue;
-    throw ConfigError(
-        fmt::format("the first and the last pipeline stage share the embedding (tie_word_embeddings), but are on "
-                    "different platforms ({}), which round updates differently; untie it, or put both stages on one "
-                    "platform",
-                    platforms.to_string()));
-  }
+void check_replicas(const ParallelContext& job, bool shards_update) {
+  if (shards_update || !replicas_cross_platforms(job)) return;
+  throw ConfigError(fmt::format(
+      "replicas are on different platforms ({}), which round updates differently; set use_distributed_optimizer to "
+      "true: then each weight is updated on one rank",
+      job.platforms().to_string()));
 }
 
 }  // namespace
@@ -46,7 +26,7 @@ DistributedDataParallel::DistributedDataParallel(std::vector<Chunk> chunks, Para
   if (options_.overlap_param_gather && !options_.use_distributed_optimizer) {
     throw ConfigError("overlap_param_gather requires use_distributed_optimizer: without it there is nothing to gather");
   }
-  check_copies_of_weights(chunks, job, options_.use_distributed_optimizer);
+  check_replicas(job, options_.use_distributed_optimizer);
   for (Chunk& chunk : chunks) {
     chunks_.push_back(std::make_unique<Reducer>(*this, std::move(chunk), !chunks_.empty()));
   }

@@ -24,6 +24,7 @@
 #include "core/optim/offload_memory.h"
 #include "core/optim/rules/muon.h"
 #include "core/optim/rules/update_rule.h"
+#include "core/optim/shared_embedding.h"
 #include "core/optim/state_precision.h"
 #include "core/optim/state_stream.h"
 #include "core/torch/host_copy.h"
@@ -264,6 +265,7 @@ StepResult Optimizer::measure_and_launch_update(const StepSettings& settings, co
 void Optimizer::update(const StepSettings& settings, const StepResult& measured) {
   const at::NoGradGuard no_grad;
   if (!measured.is_launched) apply(rule_step(settings, clip_factor(measured.grad_norm, options_.max_grad_norm)));
+  sync_shared_embedding(segments_, ddp_.job());
   ++steps_;
   update_average(averaged_, steps_);
   ddp_.gather_parameters();

@@ -13,6 +13,7 @@
 #include "core/mesh/platform_map.h"
 #include "core/optim/state_precision.h"
 #include "core/schedule/step_schedule.h"
+#include "trainer/data/batch_division.h"
 
 namespace concord {
 namespace {
@@ -148,6 +149,53 @@ void check_recovery(const TrainingArguments& a, Problems* problems) {
   }
 }
 
+// Every replica needs a schedule for its number of micro-batches.
+void check_split(const TrainingArguments& a, int64_t world, Problems* problems) {
+  const std::string& split = a.steps.heterogeneous_split;
+  if (split.empty()) return;
+  if (a.preference.learns_pairs()) {
+    problems->add(
+        "heterogeneous_split is for stages pt and sft: metrics of pairs are means over replicas with the same number "
+        "of "
+        "them; remove it");
+  }
+  if (a.job.expert_model_parallel_size > 1) {
+    problems->add(
+        fmt::format("heterogeneous_split needs expert_model_parallel_size 1, but it is {}: replicas exchange tokens in "
+                    "every micro-batch, so they need the same number of them",
+                    a.job.expert_model_parallel_size));
+  }
+  if (a.model_options.moe.router_load_balancing_type == Balancing::global_aux) {
+    problems->add(
+        "heterogeneous_split cannot be used with moe_router_load_balancing_type global_aux_loss: replicas add up their "
+        "counts in every micro-batch, so they need the same number of them; use aux_loss or seq_aux_loss");
+  }
+  if (!a.data_parallel.calculate_per_token_loss) {
+    problems->add(
+        "heterogeneous_split needs calculate_per_token_loss: true: in a mean over micro-batches and replicas, tokens "
+        "of "
+        "a replica with fewer micro-batches would weigh more");
+  }
+  if (a.pipeline.schedule.ends_with(".csv")) {
+    problems->add(fmt::format(
+        "heterogeneous_split needs schedules for several numbers of micro-batches, but pipeline_schedule {} "
+        "is for one; use a kind from `concord schedule`",
+        quoted(a.pipeline.schedule)));
+    return;
+  }
+  const std::optional<int64_t> replicas = world > 0 ? data_parallel_size(a, world) : std::nullopt;
+  if (!replicas) return;
+  problems->collect([&] {
+    std::vector<double> speeds = given_speeds(a, *replicas);
+    if (speeds.empty()) speeds.assign(static_cast<size_t>(*replicas), 1);
+    ScheduleRequest request = schedule_request(a);
+    for (const int64_t count : divide_by_speed(a.data.accumulation * *replicas, speeds, micro_batch_unit(a))) {
+      request.microbatches = count;
+      step_schedule(request);
+    }
+  });
+}
+
 // Sizes that do not divide the world size are rejected by the layout.
 void check_batch(const TrainingArguments& a, int64_t world, Problems* problems) {
   const std::optional<int64_t> ranks = data_parallel_size(a, world);
@@ -206,6 +254,16 @@ void check_layout(const TrainingArguments& a, int64_t world, Problems* problems)
 
 }  // namespace
 
+std::vector<double> given_speeds(const TrainingArguments& a, int64_t replicas) {
+  const std::string& split = a.steps.heterogeneous_split;
+  return split.empty() || split == kAutomaticSplit ? std::vector<double>() : parse_replica_speeds(split, replicas);
+}
+
+// Interleaved schedules take micro-batches in groups of the pipeline's size.
+int64_t micro_batch_unit(const TrainingArguments& a) {
+  return a.job.virtual_pipeline_model_parallel_size > 1 ? a.job.pipeline_model_parallel_size : 1;
+}
+
 void check_ramp_schedules(const TrainingArguments& a, int64_t world) {
   const std::optional<BatchRamp> ramp = batch_ramp(a.steps);
   const std::optional<int64_t> replicas = world > 0 ? data_parallel_size(a, world) : std::nullopt;
@@ -234,6 +292,7 @@ void check_arguments(const TrainingArguments& given, int64_t world) {
   check_offloading(a, &problems);
   check_tiles(a, &problems);
   check_recovery(a, &problems);
+  check_split(a, world, &problems);
   problems.collect([&] { check_state_precision(a.optimizer); });
   check_layout(a, world, &problems);
   problems.throw_if_any("configuration errors");

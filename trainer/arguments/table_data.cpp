@@ -250,6 +250,12 @@ constexpr Argument kStepsArguments[] = {
      .help = "START,INCREMENT,SAMPLES: start with a global batch of START samples, which grows by INCREMENT in equal "
              "intervals to its full size after SAMPLES samples; needs max_steps",
      .resume = Resume::data},
+    {.name = "heterogeneous_split",
+     .member = field<&T::steps, &StepArguments::heterogeneous_split>,
+     .help = "divide the micro-batches of a step among the data-parallel replicas by their speed: auto measures it in "
+             "five steps, and divides layers among pipeline stages too; 3,1: relative speeds of equal parts of the "
+             "replicas; empty: equally",
+     .resume = Resume::may_differ},
     {.name = "iterations_to_skip",
      .member = field<&T::steps, &StepArguments::iterations_to_skip>,
      .help = "steps, counted from 1, whose data is read but not trained on: 1200,1201",

@@ -31,6 +31,8 @@ struct DatasetArguments {
 };
 
 // How large the steps are and how many of them there are.
+inline constexpr const char* kAutomaticSplit = "auto";  // value of heterogeneous_split
+
 struct StepArguments {
   int64_t global_batch_size = 0;  // above 0: resolve_arguments sets gradient_accumulation_steps by it
   double num_train_epochs = 3;
@@ -41,6 +43,7 @@ struct StepArguments {
   std::vector<std::string> iterations_to_skip;  // numbers of steps, counted from 1
   int64_t exit_interval = 0;                    // 0: here and below, not
   double exit_duration_in_mins = 0;
+  std::string heterogeneous_split;  // auto, or relative speeds of parts of the replicas; empty: equal numbers of rows
   bool has_length() const { return max_steps > 0 || train_samples > 0; }  // else num_train_epochs says it
   bool operator==(const StepArguments&) const = default;
 };

@@ -35,6 +35,12 @@ double to_number(const Json& value) {
   throw ConfigError(fmt::format("'{}' is not a number", text));
 }
 
+double positive_number(const Json& value) {
+  const auto result = value.get<double>();
+  if (result > 0 && std::isfinite(result)) return result;
+  throw ConfigError(fmt::format("{} is not a number above 0", result));
+}
+
 Json to_json(const LogWindow& window) {
   return {{"tokens", window.tokens},
           {"samples", window.samples},
@@ -190,6 +196,8 @@ TrainingState state_of(const Json& json) {
   for (const Json& each : loss.at("unlogged")) state.unlogged_losses.push_back(to_number(each));
   state.window = window_of(loss.at("window"));
   state.layout = layout_of(json.at("layout"));
+  for (const Json& each : json.value("replica_speeds", Json::array()))
+    state.replica_speeds.push_back(positive_number(each));
   state.rng = rng_of(json.at("rng"));
   state.arguments = texts_of(json, "arguments");
   if (state.step < 0 || state.epoch < 0 || state.steps_in_epoch < 0 || state.optimizer_steps < 0) {
@@ -242,6 +250,7 @@ std::string to_json(const TrainingState& state) {
                        {"unlogged", std::move(unlogged)},
                        {"window", to_json(state.window)}}},
                      {"layout", to_json(state.layout)},
+                     {"replica_speeds", state.replica_speeds},
                      {"rng", to_json(state.rng)},
                      {"arguments", to_json(state.arguments)}};
   return json.dump(1) + "\n";

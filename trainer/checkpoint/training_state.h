@@ -62,7 +62,8 @@ struct TrainingState {
   int64_t early_stopping_waited = 0;  // consecutive evaluations without improvement
 
   SavedLayout layout;
-  std::vector<std::vector<RngState>> rng;                      // by rank
+  std::vector<double> replica_speeds;      // by which micro-batches are divided (heterogeneous_split); empty: equally
+  std::vector<std::vector<RngState>> rng;  // by rank
   std::vector<std::pair<std::string, std::string>> arguments;  // as printed by --print_config
 };
 

@@ -61,6 +61,10 @@ struct DataArguments {
   std::optional<BatchRamp> ramp = {};  // ramp up to that size; nullopt: all batches have it
   int64_t dp_rank = 0;
   int64_t dp_size = 1;
+  // Relative speeds of the dp ranks, by which micro-batches are divided (batch_division.h); empty: all have the same
+  // number. Each rank's is a multiple of micro_batch_unit.
+  std::vector<double> speeds = {};
+  int64_t micro_batch_unit = 1;
 
   int64_t seed = 42;
   bool shuffle = true;

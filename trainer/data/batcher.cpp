@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "core/base/config_error.h"
 #include "core/base/refused_combinations.h"
+#include "trainer/data/batch_division.h"
 #include "trainer/data/text/document_ends.h"
 
 namespace concord {
@@ -100,6 +102,7 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
   check(arguments_);
   check_source();
   if (arguments_.ramp) check_ramp(*arguments_.ramp, shape_);
+  check_speeds();
   if (samples() < 1) throw ConfigError(source_->name() + ": contains no samples");
   const std::shared_ptr<const Epoch> first = epoch(0);
   if (batches(*first) < 1) {
@@ -235,11 +238,40 @@ TokenBatch Batcher::packed_batch(const Epoch& epoch, int64_t first_row) const {
 
 std::vector<TokenBatch> Batcher::make(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const {
   std::vector<TokenBatch> micro_batches;
-  for (int64_t m = 0; m < batch_rows / shape_.micro_batch_size / shape_.dp_size; ++m) {
-    const int64_t row = first_row + shape_.row_at(m, arguments_.dp_rank, 0);
+  for (const int64_t number : numbers(batch_rows)) {
+    const int64_t row = first_row + number * shape_.micro_batch_size;
     micro_batches.push_back(arguments_.packing ? packed_batch(epoch, row) : padded_batch(epoch, row));
   }
   return micro_batches;
+}
+
+std::vector<int64_t> Batcher::numbers(int64_t batch_rows) const {
+  const int64_t all = batch_rows / shape_.micro_batch_size;
+  const std::vector<double>& speeds = arguments_.speeds;
+  const std::vector<int64_t> counts =
+      speeds.empty() ? std::vector<int64_t>(static_cast<size_t>(shape_.dp_size), all / shape_.dp_size)
+                     : divide_by_speed(all, speeds, arguments_.micro_batch_unit);
+  return micro_batches_of_replica(counts, arguments_.dp_rank);
+}
+
+void Batcher::set_speeds(std::vector<double> speeds) {
+  std::swap(arguments_.speeds, speeds);
+  try {
+    check_speeds();
+  } catch (...) {
+    std::swap(arguments_.speeds, speeds);
+    throw;
+  }
+}
+
+// The first batch is the smallest.
+void Batcher::check_speeds() const {
+  if (arguments_.speeds.empty()) return;
+  if (std::ssize(arguments_.speeds) != shape_.dp_size) {
+    throw ConfigError(fmt::format("there are {} speeds for {} data-parallel replicas; must be equal",
+                                  arguments_.speeds.size(), shape_.dp_size));
+  }
+  numbers(batch_rows(0));
 }
 
 BatchContents Batcher::contents(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const {

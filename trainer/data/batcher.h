@@ -42,6 +42,12 @@ class Batcher {
   // |epoch|. Rows beyond the end of the epoch are padding that counts no token.
   std::vector<TokenBatch> make(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const;
 
+  // Returns the numbers of these micro-batches in the global batch. Row i of the global batch is in number
+  // i / micro_batch_size.
+  std::vector<int64_t> numbers(int64_t batch_rows) const;
+  // Divides later batches by these speeds (DataArguments::speeds).
+  void set_speeds(std::vector<double> speeds);
+
   // Describes the same batch over all ranks. Reads lengths only.
   BatchContents contents(const Epoch& epoch, int64_t first_row, int64_t batch_rows) const;
 
@@ -68,6 +74,7 @@ class Batcher {
   TokenBatch collated(const std::vector<Sample>& samples) const;
   TokenBatch padded_batch(const Epoch& epoch, int64_t first_row) const;
   TokenBatch packed_batch(const Epoch& epoch, int64_t first_row) const;
+  void check_speeds() const;
 
   DataArguments arguments_;
   int64_t group_;  // rows per sample

@@ -20,6 +20,7 @@ namespace {
 // An item of the queue: a batch and the position after it, an exception, or (neither) the end.
 struct Item {
   std::optional<std::vector<TokenBatch>> batch;
+  std::vector<int64_t> numbers;
   BatchContents contents;
   DataPosition after;
   std::exception_ptr error;
@@ -43,6 +44,7 @@ class DataLoader::State {
     const std::shared_ptr<const Epoch> epoch = batcher.epoch(position->epoch);
     const int64_t rows = batcher.batch_rows(position->consumed);
     Item item{.batch = batcher.make(*epoch, position->sample, rows),
+              .numbers = batcher.numbers(rows),
               .contents = batcher.contents(*epoch, position->sample, rows),
               .after = {},
               .error = nullptr};
@@ -68,7 +70,7 @@ class DataLoader::State {
     return stable_hash(text);
   }
 
-  const Batcher batcher;
+  Batcher batcher;
   const int64_t epochs;
   const bool has_ramp;
   const size_t prefetch;
@@ -111,7 +113,7 @@ class DataLoader::Thread {
       try {
         item = state_.make(&position);
       } catch (...) {
-        item = {.batch = {}, .contents = {}, .after = {}, .error = std::current_exception()};
+        item = {.batch = {}, .numbers = {}, .contents = {}, .after = {}, .error = std::current_exception()};
       }
       more = !item.is_last();
       std::unique_lock lock(mutex_);
@@ -145,6 +147,7 @@ std::optional<std::vector<TokenBatch>> DataLoader::next() {
   if (item.batch) {
     position_ = item.after;
     contents_ = item.contents;
+    numbers_ = std::move(item.numbers);
   }
   return std::move(item.batch);
 }
@@ -153,6 +156,11 @@ const DataIdentity& DataLoader::identity() const { return state_->identity(); }
 
 DataPosition DataLoader::position() const {
   return {position_.epoch, position_.sample, state_->fingerprint(), position_.consumed};
+}
+
+void DataLoader::set_speeds(std::vector<double> speeds) {
+  thread_.reset();  // batches that it has prefetched are divided by the former speeds
+  state_->batcher.set_speeds(std::move(speeds));
 }
 
 int64_t DataLoader::batch_rows() const { return state_->batcher.batch_rows(position_.consumed); }

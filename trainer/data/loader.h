@@ -48,6 +48,12 @@ class DataLoader {
   // until the thread has built them. Rethrows its error. Epochs are consecutive; position().epoch is the current one.
   std::optional<std::vector<TokenBatch>> next();
 
+  // Returns the numbers in the global batch of the micro-batches that next() returned last.
+  const std::vector<int64_t>& numbers() const { return numbers_; }
+  // Divides later batches among the dp ranks by these speeds (DataArguments::speeds). Every rank calls it with the same
+  // ones, after the same batch. Throws ConfigError like the constructor; nothing has changed then.
+  void set_speeds(std::vector<double> speeds);
+
   // Describes the batch that next() returned last, over all data-parallel ranks.
   const BatchContents& contents() const { return contents_; }
   // Returns the epochs done, including the fraction of the current one.
@@ -76,6 +82,7 @@ class DataLoader {
   std::unique_ptr<Thread> thread_;  // started by the first next()
   DataPosition position_;
   BatchContents contents_;
+  std::vector<int64_t> numbers_;
 };
 
 }  // namespace concord

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -88,9 +89,13 @@ void RouterLog::add(const RouterRecord& record) {
 
 NamedValues RouterLog::take() {
   if (micro_batches_ == 0) return {};
-  const at::Tensor all = at::cat({chosen_.flatten(), dropped_.flatten(), losses_});
+  // Replicas can have different numbers of micro-batches.
+  const at::Tensor batches_here = at::full({1}, static_cast<double>(micro_batches_), losses_.options());
+  const at::Tensor all = at::cat({chosen_.flatten(), dropped_.flatten(), losses_, batches_here});
   std::vector<GroupKind> groups{GroupKind::dp_cp, GroupKind::pp};
-  if (sequence_parallel_) groups.push_back(GroupKind::tp);  // else its ranks have the same tokens
+  if (sequence_parallel_) groups.push_back(GroupKind::tp);   // else its ranks have the same tokens
+  int64_t copies = job_.layout().cp() * job_.layout().pp();  // ranks that count a micro-batch
+  if (sequence_parallel_) copies *= job_.layout().tp();
   for (const GroupKind kind : groups) {
     if (job_.group(kind).size() > 1) job_.group(kind).all_reduce(all).wait();
   }
@@ -105,7 +110,7 @@ NamedValues RouterLog::take() {
   };
   const std::vector<std::vector<double>> chosen = take_layers(), dropped = take_layers();
   NamedValues metrics = load_metrics(chosen, has_capacity_ ? dropped : decltype(dropped){}, experts_.sparse);
-  const double batches = static_cast<double>(micro_batches_ * job_.layout().dp());
+  const double batches = values[2] / static_cast<double>(copies);
   if (has_balancing_) metrics.emplace_back("router_aux_loss", values[0] / batches);
   if (has_z_) metrics.emplace_back("router_z_loss", values[1] / batches);
   chosen_.zero_();

@@ -43,6 +43,7 @@ void StepClock::charge() {
   }
   const double own = Seconds(std::max(elapsed - waited, CommunicationTime::Duration(0))).count();
   times_.communication += Seconds(waited).count();
+  if (activity_ != Activity::saving) own_seconds_ += own;
   switch (activity_) {
     case Activity::compute: times_.compute += own; break;
     case Activity::data: times_.data += own; break;
@@ -60,6 +61,11 @@ void StepClock::end_step(int64_t number) {
   }
   if (first_step_ == 0) first_step_ = number;
   last_step_ = number;
+}
+
+double StepClock::own_seconds() {
+  charge();
+  return own_seconds_;
 }
 
 std::optional<RankTable> StepClock::take() {

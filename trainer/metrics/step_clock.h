@@ -43,6 +43,9 @@ class StepClock {
   void restart();
   // Call after step |number|, counted from 1.
   void end_step(int64_t number);
+  // Returns the time of this process's steps so far without waiting for other ranks, in seconds, including the warm-up.
+  // Saves, evaluations and log lines are excluded.
+  double own_seconds();
   // Returns the times of all ranks since the last call; nullopt if no step after the warm-up has completed since. Every
   // rank calls it. Waits: for all ranks.
   std::optional<RankTable> take();
@@ -63,6 +66,7 @@ class StepClock {
   CommunicationTime::Duration
       not_charged_{};  // time of collectives on the device that is not yet subtracted from compute
   RankTimes times_;
+  double own_seconds_ = 0;
   int64_t warm_up_left_ = kWarmUpSteps;
   int64_t first_step_ = 0;  // first step of |times_|
   int64_t last_step_ = 0;

@@ -146,6 +146,8 @@ DataArguments data_arguments(const TrainingArguments& a, const ModelConfig& conf
   data.dp_rank = layout.coordinates(rank).dp;
   data.dp_size = layout.dp();
   if (data.seed <= 0) data.seed = a.job.seed;
+  data.speeds = given_speeds(a, layout.dp());
+  data.micro_batch_unit = micro_batch_unit(a);
   data.ramp = batch_ramp(a.steps);
   data.pad_multiple = context * (a.model_options.sequence_parallel ? a.job.tensor_model_parallel_size : 1);
   return data;
@@ -183,6 +185,7 @@ DataArguments evaluation_arguments(const TrainingArguments& a, DataArguments dat
   data.micro_batch_size = a.evaluation.batch_size;
   data.accumulation = a.job.pipeline_model_parallel_size;
   data.ramp = std::nullopt;
+  data.speeds.clear();
   data.shuffle = false;
   data.drop_last = false;
   return data;

@@ -9,7 +9,8 @@ namespace concord::conformance {
 namespace {
 
 constexpr int64_t kCount = 1000;
-constexpr int64_t kPatience = 20000;  // a timeout in ms that only ends what would else hang
+constexpr int64_t kLargeCount = int64_t{2} << 20;  // several of the pieces into which a plugin divides an operation
+constexpr int64_t kPatience = 20000;               // a timeout in ms that only ends what would else hang
 
 int last_rank(const Context& t) { return t.world() - 1; }
 bool is_last(const Context& t) { return t.rank() == last_rank(t); }
@@ -17,7 +18,8 @@ bool is_last(const Context& t) { return t.rank() == last_rank(t); }
 // Two buffers and a stream; calls are made without checks, because they are meant to fail.
 class Caller {
  public:
-  Caller(Context& t, concord_comm comm) : t_(t), comm_(comm), stream_(t), send_(t, 8 * kCount), recv_(t, 8 * kCount) {}
+  Caller(Context& t, concord_comm comm, int64_t largest_count = kCount)
+      : t_(t), comm_(comm), stream_(t), send_(t, 8 * largest_count), recv_(t, 8 * largest_count) {}
 
   concord_status call(int64_t count = kCount, concord_dtype dtype = CONCORD_DTYPE_F32,
                       concord_reduce_op reduce = CONCORD_REDUCE_SUM) {
@@ -152,7 +154,7 @@ void absent_rank_is_a_timeout_of_init(Context& t) {
 void disagreement_is_refused(Context& t, const std::function<concord_status(Caller&)>& usual,
                              const std::function<concord_status(Caller&)>& different) {
   Comm comm = Comm::connect(t, kPatience);
-  Caller caller(t, comm.get());
+  Caller caller(t, comm.get(), kLargeCount);
   warm_up(t, caller);
   const concord_status status = caller.outcome(is_last(t) ? different(caller) : usual(caller));
   require_outcome(t, status, CONCORD_STATUS_INVALID_ARGUMENT, "ranks made different calls");
@@ -235,6 +237,9 @@ void add_disagreements(Registry& registry) {
     registry.add(fault(name, needs, [mine, different](Context& t) { disagreement_is_refused(t, mine, different); }));
   };
   add("RanksThatDisagreeOnTheCountAreRefused", usual, [](Caller& caller) { return caller.call(kCount - 1); });
+  add(
+      "RanksThatDisagreeOnALargeCountAreRefused", [](Caller& caller) { return caller.call(kLargeCount); },
+      [](Caller& caller) { return caller.call(kLargeCount / 2); });
   add("RanksThatDisagreeOnTheDtypeAreRefused", usual,
       [](Caller& caller) { return caller.call(kCount, CONCORD_DTYPE_I32); });
   add("RanksThatDisagreeOnTheReductionAreRefused", usual,

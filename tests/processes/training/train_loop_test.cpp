@@ -163,6 +163,64 @@ TEST_F(TrainLoop, ABatchThatGrowsAndStepsThatAreSkippedResume) {
   EXPECT_THAT(refusal({"--iterations_to_skip", "0"}), HasSubstr("not a whole number >= 1"));
 }
 
+// Replicas with different numbers of micro-batches train on the same rows, with the same draws, as replicas with equal
+// numbers: sums differ by rounding only.
+TEST_F(TrainLoop, AHeterogeneousSplitTrainsOnTheRowsOfTheEqualOne) {
+  const Args dropout = {"--hidden_dropout", "0.1", "--logging_steps", "1"}, split = {"--heterogeneous_split", "3,1"};
+  for (const Args& layout : {ranks(2, 4), ranks(4, 4) + Args{"--pipeline_model_parallel_size", "2"},
+                             ranks(2, 2) + Args{"--per_device_train_batch_size", "3"}}) {
+    for (const char* out : {"equal", "split"}) fs::remove_all(path(out));
+    run("equal", layout + dropout);
+    run("split", layout + dropout + split);
+    const auto equal = read_steps(path("equal")), uneven = read_steps(path("split"));
+    ASSERT_EQ(equal.size(), 12u);
+    ASSERT_EQ(uneven.size(), 12u);
+    for (size_t i = 0; i < equal.size(); ++i) {
+      const double loss = equal[i]["loss"];
+      EXPECT_NEAR(uneven[i]["loss"].get<double>(), loss, 1e-5 * loss) << "step " << i + 1;
+      EXPECT_EQ(uneven[i]["tokens"], equal[i]["tokens"]);
+    }
+    EXPECT_NE(bytes_of(model("split")), bytes_of(model("equal"))) << "sums are in another order";
+  }
+  EXPECT_THAT(refusal(ranks(2, 1) + Args{"--heterogeneous_split", "3,1,1"}), HasSubstr("3 numbers for 2"));
+  EXPECT_THAT(refusal(ranks(2, 2) + split + Args{"--calculate_per_token_loss", "false"}),
+              HasSubstr("needs calculate_per_token_loss: true"));
+}
+
+TEST_F(TrainLoop, AHeterogeneousSplitIsResumed) {
+  expect_resumes(ranks(2, 4) + Args{"--heterogeneous_split", "3,1", "--hidden_dropout", "0.1"});
+}
+
+// What the replicas' speeds are depends on the machine; what is done with them does not.
+TEST_F(TrainLoop, MeasuredSpeedsAreSavedAndUsedAgain) {
+  const Args kind = ranks(2, 8) + Args{"--heterogeneous_split", "auto", "--logging_steps", "1"};
+  run("whole", kind);
+  const auto saved = nlohmann::json::parse(bytes_of(path("whole/checkpoint-10/metadata.json")));
+  ASSERT_EQ(saved["replica_speeds"].size(), 2u) << "measured in the steps 3 to 7";
+  for (const nlohmann::json& speed : saved["replica_speeds"]) EXPECT_GE(speed.get<double>(), 1);
+  EXPECT_TRUE(nlohmann::json::parse(bytes_of(path("whole/checkpoint-5/metadata.json")))["replica_speeds"].empty());
+  run("resumed", kind + Args{"--resume_from_checkpoint", path("whole/checkpoint-10")});
+  expect_same_tensors("whole/checkpoint-12", "resumed/checkpoint-12");
+}
+
+TEST_F(TrainLoop, MeasuredStagesAreSavedAndUsedAgain) {
+  const Args stages = ranks(2, 4) + Args{"--pipeline_model_parallel_size", "2", "--logging_steps", "1"},
+             kind = stages + Args{"--heterogeneous_split", "auto"};
+  const auto layout_of = [this](const std::string& out) {
+    const auto saved = nlohmann::json::parse(bytes_of(path(out) + "/checkpoint-12/metadata.json"));
+    const std::string text = saved["arguments"]["pipeline_model_parallel_layout"];
+    return text.substr(1, text.size() - 2);  // without quotes
+  };
+  run("whole", kind);
+  const std::string layout = layout_of("whole");
+  EXPECT_THAT(layout, ::testing::MatchesRegex("E,t\\*[123]\\|t\\*[123],L"));
+  run("resumed", kind + Args{"--resume_from_checkpoint", path("whole/checkpoint-5")});
+  EXPECT_EQ(layout_of("resumed"), layout);
+  run("given", stages + Args{"--pipeline_model_parallel_layout", layout});
+  expect_same_tensors("whole/checkpoint-12", "resumed/checkpoint-12");
+  expect_same_tensors("whole/checkpoint-12", "given/checkpoint-12");
+}
+
 // Megatron's numbers for a run whose length is given in samples: steps, batch sizes and the learning rates of both
 // groups.
 TEST_F(TrainLoop, ARunInSamplesHasMegatronsStepsAndLearningRates) {

@@ -22,19 +22,6 @@ bool exists(const std::string& path) {
 
 bool is_folder_with(const std::string& folder, const char* file) { return exists(folder + "/" + file); }
 
-// The values of a list, or the one of a scalar: a,b or a b.
-std::vector<std::string> items_of(const ArgumentValue& value) {
-  if (value.form == ArgumentValue::Form::mapping) throw Refusal{"is a mapping, but must be a list"};
-  if (value.form == ArgumentValue::Form::list) return value.items;
-  std::vector<std::string> items;
-  for (size_t begin = 0; begin < value.text.size();) {
-    const size_t end = std::min(value.text.find_first_of(", ", begin), value.text.size());
-    if (end > begin) items.push_back(value.text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return items;
-}
-
 double positive(const ArgumentValue& value) {
   const double number = as_number(value.text).value_or(-1);
   if (value.form != ArgumentValue::Form::scalar || number <= 0) {
@@ -64,6 +51,18 @@ Conversion evaluation_type(const ArgumentValue& value, bool trains_in_it, const 
 }
 
 }  // namespace
+
+std::vector<std::string> items_of(const ArgumentValue& value) {
+  if (value.form == ArgumentValue::Form::mapping) throw Refusal{"is a mapping, but must be a list"};
+  if (value.form == ArgumentValue::Form::list) return value.items;
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin < value.text.size();) {
+    const size_t end = std::min(value.text.find_first_of(", ", begin), value.text.size());
+    if (end > begin) items.push_back(value.text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
 
 Conversion recompute_all_layers(const ArgumentValue& value, const TrainingArguments&, const ForeignValues&) {
   return read_flag(value) ? Conversion{{{"recompute_granularity", "full"}}} : Conversion{};

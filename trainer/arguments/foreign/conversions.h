@@ -6,6 +6,9 @@
 
 namespace concord {
 
+// Returns the values of a list, or those in a scalar: a,b or a b. Throws Refusal for a mapping.
+std::vector<std::string> items_of(const ArgumentValue& value);
+
 using Convert = Conversion(const ArgumentValue& value, const TrainingArguments& arguments, const ForeignValues& given);
 
 // Hugging Face, TRL, LLaMA-Factory, ROLL

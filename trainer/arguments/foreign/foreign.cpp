@@ -54,8 +54,8 @@ bool is_in_section(std::string_view name, std::string_view section) {
 std::span<const ForeignSetting> foreign_settings() {
   static const std::vector<ForeignSetting> all = [] {
     std::vector<ForeignSetting> rows;
-    for (const auto& of_program :
-         {huggingface_settings(), llama_factory_settings(), megatron_settings(), torchtitan_settings()}) {
+    for (const auto& of_program : {huggingface_settings(), llama_factory_settings(), megatron_settings(),
+                                   flagscale_settings(), torchtitan_settings()}) {
       rows.insert(rows.end(), of_program.begin(), of_program.end());
     }
     return rows;

@@ -25,10 +25,10 @@
 namespace concord {
 
 // Programs that share a name are listed under the first of them.
-enum class ForeignProgram { huggingface, trl, llama_factory, roll, megatron, torchtitan };
+enum class ForeignProgram { huggingface, trl, llama_factory, roll, megatron, flagscale, torchtitan };
 template <>
 inline constexpr std::string_view kEnumNames<ForeignProgram>[] = {
-    "Hugging Face Trainer", "TRL", "LLaMA-Factory", "ROLL", "Megatron", "torchtitan"};
+    "Hugging Face Trainer", "TRL", "LLaMA-Factory", "ROLL", "Megatron", "FlagScale", "torchtitan"};
 
 // The same setting under another name: values have the same meaning and unit.
 struct SameArgument {

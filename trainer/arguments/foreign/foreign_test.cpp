@@ -171,6 +171,57 @@ reference:
   EXPECT_THAT(errors("lr_mult_pattern: {a: {b: 1}}\n"), ElementsAre(HasSubstr("has nested values")));
 }
 
+// Meshes are consecutive pipeline stages, each on one kind of device.
+TEST_F(ForeignConfig, FlagScalesMeshesAreStagesAndPlatforms) {
+  const CommandLine line = read(R"(
+model: qwen
+train_data: data.jsonl
+enable_hetero: true
+hetero_device_types: [H100, "910B"]
+hetero_current_device_type: H100
+hetero_process_meshes: [2, 1, 1, 4, 3, 2, 1, 1, 4, 1]
+hetero_pipeline_layer_split: [10, 10, 10, 2]
+hetero_use_cpu_communication: true
+num_micro_batches_per_dp: [3, 12, 1, 4]
+micro_batch_size_per_dp: [4, 2]
+global_batch_size: 80
+)");
+  const TrainingArguments& a = line.arguments;
+  EXPECT_EQ(a.job.platform, "cuda,cuda,cuda,ascend");
+  EXPECT_EQ(a.job.tensor_model_parallel_size, 2);
+  EXPECT_EQ(a.job.context_parallel_size, 1);
+  EXPECT_EQ(a.job.expert_model_parallel_size, 1);
+  EXPECT_EQ(a.job.pipeline_model_parallel_size, 4);
+  EXPECT_EQ(a.pipeline.layout, "E,t*10|t*10|t*10|t*2,L");
+  EXPECT_EQ(a.steps.heterogeneous_split, "12,12,12,4");
+  EXPECT_EQ(a.data.micro_batch_size, 2);
+  EXPECT_NO_THROW(check_arguments(a, 32)) << "80 rows are 40 micro-batches: 12, 12, 12 and 4";
+  EXPECT_EQ(parse_command_line(std::vector<std::string>{"--hetero-pipeline-stages", "1", "6", "2", "3", "2"})
+                .arguments.pipeline.layout,
+            "E,t*6|t*3|t*2,L");
+  EXPECT_EQ(
+      parse_command_line(std::vector<std::string>{"--hetero-device-types", "A800", "A100"}).arguments.job.platform,
+      "cuda");
+}
+
+TEST_F(ForeignConfig, WhatOnlyFlagScaleCanDoIsRefused) {
+  const auto expect = [&](const std::string& text, const char* part) {
+    EXPECT_THAT(errors(text), ElementsAre(HasSubstr(part))) << text;
+  };
+  expect("hetero_process_meshes: [2, 1, 1, 2, 1, 4, 1, 1, 2, 1]", "meshes of different tp sizes (2, 4)");
+  expect("hetero_process_meshes: [2, 1, 1, 2, 1, 2, 1, 1, 4, 1]", "meshes of different dp sizes (2, 4)");
+  expect("hetero_process_meshes: [2, 1, 1, 2]", "has 4 numbers; must be five for each mesh");
+  expect("hetero_device_types: [H100, MLU590]", "has 'MLU590', whose platform is not known; give platform");
+  expect("{hetero_process_meshes: [1, 1, 1, 1, 2], pipeline_model_parallel_size: 4}", "has 2 pipeline stages");
+  expect("{hetero_pipeline_layer_split: [6, 2], pipeline_model_parallel_size: 3}", "has 2 pipeline stages");
+  expect("hetero_pipeline_layer_split: [6, x]", "has 'x', but must be whole numbers >= 1");
+  expect("hetero_pipeline_stages: [2, 4]", "has 2 stages, but only 1 numbers of layers after it");
+  expect("micro_batch_size_per_dp: [1, 6, 1, 2]", "give num_micro_batches_per_dp, or heterogeneous_split");
+  expect("num_micro_batches_per_dp: [1, 6, 1]", "must be pairs of numbers");
+  expect("expert_tensor_parallel_size_per_process_mesh: [1, 2]", "must be the same size for all meshes");
+  expect("recompute_granularity_per_stage_micro_batch: [1]", "which Concord does not support");
+}
+
 TEST_F(ForeignConfig, TheSameSectionsAreTakenFromYamlAndTheirNamesFromTheCommandLine) {
   EXPECT_EQ(read("training:\n  steps: 7\noptimizer:\n  lr: 1e-3\n").arguments.lr.learning_rate, 1e-3);
   const std::vector<std::string> words = {"--training.steps", "7", "--lr=2e-4", "--micro_batch_size", "3", "--packing"};

@@ -53,6 +53,7 @@ std::vector<ForeignSetting> huggingface_settings();    // with TRL's
 std::vector<ForeignSetting> llama_factory_settings();  // with ROLL's
 std::vector<ForeignSetting> megatron_settings();
 void add_megatron_without_counterpart(ForeignRows& rows);  // those without effect, and refused ones
+std::vector<ForeignSetting> flagscale_settings();
 std::vector<ForeignSetting> torchtitan_settings();
 
 }  // namespace concord

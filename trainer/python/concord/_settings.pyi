@@ -159,6 +159,8 @@ class Settings(TypedDict, total=False):
     'round a global_batch_size that is not divisible by per_device_train_batch_size x data-parallel ranks down to one that is'
     rampup_batch_size: Sequence[_Path | float] | _Path | float | None
     'START,INCREMENT,SAMPLES: start with a global batch of START samples, which grows by INCREMENT in equal intervals to its full size after SAMPLES samples; needs max_steps'
+    heterogeneous_split: _Path | None
+    'divide the micro-batches of a step among the data-parallel replicas by their speed: auto measures it in five steps, and divides layers among pipeline stages too; 3,1: relative speeds of equal parts of the replicas; empty: equally'
     iterations_to_skip: Sequence[_Path | float] | _Path | float | None
     'steps, counted from 1, whose data is read but not trained on: 1200,1201'
     exit_interval: int | None
