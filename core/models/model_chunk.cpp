@@ -5,6 +5,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -52,14 +53,15 @@ void check_heads_of_ranks(const ModelConfig& config, const LayerContext& context
   check_ulysses_heads(config.num_attention_heads, context.tp->size(), context.cp->size());
 }
 
-void check_vision(const ModelConfig& config, const StageLayers& stage, const LayerContext& context) {
-  const bool is_whole = stage.embedding && stage.loss;
-  if (!config.vision.in_use || (is_whole && context.tp->size() == 1 && context.cp->size() == 1)) return;
+// Features of the tower stay on the stage that computes them.
+void check_vision(const ModelConfig& config, const StageLayers& stage) {
+  const std::vector<int64_t>& blocks = config.vision.deepstack;
+  if (!config.vision.in_use || !stage.embedding || stage.layers >= std::ssize(blocks)) return;
   throw ConfigError(
-      fmt::format("the vision tower of this {} model is in use with tensor_model_parallel_size {}, "
-                  "context_parallel_size {} and {} pipeline stage; each must be 1 for images: the tower and the tokens "
-                  "that it makes are not split",
-                  config.model_type, context.tp->size(), context.cp->size(), is_whole ? "one" : "more than one"));
+      fmt::format("the first pipeline stage has {} of the layers, but the vision tower is on it and adds features to "
+                  "the first {} layers (deepstack_visual_indexes [{}]); give the first stage at least {} layers with "
+                  "pipeline_model_parallel_layout, or use fewer stages",
+                  stage.layers, blocks.size(), fmt::join(blocks, ", "), blocks.size()));
 }
 
 void check_experts(const ModelConfig& config, const MoeArgs& moe, const LayerContext& context) {
@@ -152,8 +154,8 @@ ModelChunk::ModelChunk(const ModelConfig& config, const ModelArgs& args, const S
   if (args.options.fp8.is_on()) parts.fp8.emplace(args.options.fp8, context.torch_device());
   check_delta(config, parts.layers);
   check_heads_of_ranks(config, parts.layers);
-  check_vision(config, layers, parts.layers);
-  if (config.vision.in_use) parts.tower.emplace(parts.layers);
+  check_vision(config, layers);
+  if (config.vision.in_use && layers.embedding) parts.tower.emplace(parts.layers);
   router_losses_ = router_losses(args.options.moe, config.experts);
   check_experts(config, args.options.moe, parts.layers);
   parts.runs = recompute_plan(args.options.recompute, layers.layers);

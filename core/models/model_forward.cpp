@@ -2,6 +2,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
@@ -57,9 +58,11 @@ LayerAngles ModelChunk::angles_of(const MicroBatch& batch) const {
   const bool has_media = batch.pixel_values.defined();
   const bool is_whole = !batch.position_ids.defined() && batch.cu_seqlens.empty() && !has_media;
   if (is_whole && parts.tokens_of_angles == tokens) return parts.angles;
-  const bool has_axes = has_media && !batch.position_ids.defined();
-  const TokenPositions positions = has_axes ? media_positions(batch, config_.vision.tokens, context_.torch_device())
-                                            : token_positions(batch, *parts.layers.cp, context_.torch_device());
+  MicroBatch placed = batch;
+  if (has_media && !batch.position_ids.defined()) {
+    placed.position_ids = media_positions(batch, config_.vision.tokens, at::kCPU).own.transpose(1, 2);
+  }
+  const TokenPositions positions = token_positions(placed, *parts.layers.cp, context_.torch_device());
   const LayerAngles angles = layer_angles(config_, positions.length, positions.own, dtype_);
   if (!is_whole) return angles;
   parts.tokens_of_angles = tokens;
@@ -132,26 +135,47 @@ Tensor ModelChunk::embed(const Tensor& ids_sb, const LayerDropout* noise) const 
   return noisy(x_pbh.mul(at::scalar_tensor(multiplier, dtype_).item<double>()));
 }
 
+namespace {
+
+// Returns the row of features that each of this rank's tokens takes [p b], on the host; -1: none. In generation all
+// ranks have all tokens.
+Tensor own_feature_rows(const MicroBatch& batch, const LayerContext& layers, bool generates) {
+  const Tensor ids_bs = batch.input_ids.cpu().contiguous();
+  const FeatureRows taken = feature_rows({ids_bs.const_data_ptr<int64_t>(), static_cast<size_t>(ids_bs.numel())},
+                                         layers.config.vision.tokens, batch.media);
+  Tensor rows_bs = at::full(ids_bs.sizes(), -1, at::kLong);
+  rows_bs.view(-1).index_copy_(0, at::tensor(taken.tokens, at::kLong), at::tensor(taken.features, at::kLong));
+  if (!generates) rows_bs = own_tokens(rows_bs, batch, *layers.cp);
+  const Tensor rows_sb = rows_bs.t();
+  if (!layers.sequence_parallel) return rows_sb.flatten();
+  return rows_sb.chunk(layers.tp->size())[static_cast<size_t>(layers.tp->rank())].flatten();
+}
+
+}  // namespace
+
 // Runs the tower, and notes in |inputs| which tokens take its features. Rows of these are in the order of the tokens.
+// Each rank runs all of it and uses the features of its own tokens. The gradient of the features is summed over the
+// ranks of sequence parallelism before the tower's backward, so that its parameters have the same gradients on all tp
+// ranks; the partial gradients of cp ranks are summed with those of data parallelism.
 VisionFeatures ModelChunk::vision_features(const MicroBatch& batch, LayerInputs* inputs) const {
-  if (!batch.pixel_values.defined()) return {};
+  if (!layers_.embedding || !batch.pixel_values.defined()) return {};
   if (!parts_->tower) {
     throw ConfigError("batch: has pixel values, but the model has no vision tower in use (ModelArgs::vision_tower)");
   }
-  const Tensor ids_bs = batch.input_ids.cpu().contiguous();
-  const int64_t rows = ids_bs.size(0), length = ids_bs.size(1);
-  const FeatureRows taken = feature_rows({ids_bs.const_data_ptr<int64_t>(), static_cast<size_t>(ids_bs.numel())},
-                                         config_.vision.tokens, batch.media);
-  std::vector<int64_t> tokens;  // [B, S] -> [S, B]
-  for (const int64_t token : taken.tokens) tokens.push_back(token % length * rows + token / length);
-  const at::Device device = context_.torch_device();
-  inputs->media_tokens = at::tensor(tokens, at::kLong).to(device);
+  const Tensor rows_pb = own_feature_rows(batch, parts_->layers, inputs->cache != nullptr);
   MediaGrids grids = batch.media.images;
   grids.insert(grids.end(), batch.media.videos.begin(), batch.media.videos.end());
   VisionFeatures features = parts_->tower->forward(batch.pixel_values, grids);
-  const Tensor order = at::tensor(taken.features, at::kLong).to(device);
-  features.tokens = features.tokens.index_select(0, order);
-  for (Tensor& each : features.deepstack) each = each.index_select(0, order);
+  const Tensor tokens = rows_pb.ge(0).nonzero().squeeze(1);
+  const at::Device device = context_.torch_device();
+  const Tensor order = rows_pb.index_select(0, tokens).to(device);
+  inputs->media_tokens = tokens.to(device);
+  const auto own = [&](const Tensor& all) {
+    const LayerContext& layers = parts_->layers;
+    return (layers.sequence_parallel ? copy_to_region(all, *layers.tp) : all).index_select(0, order);
+  };
+  features.tokens = own(features.tokens);
+  for (Tensor& each : features.deepstack) each = own(each);
   return features;
 }
 

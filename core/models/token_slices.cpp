@@ -66,7 +66,7 @@ std::vector<int64_t> sequence_lengths(const MicroBatch& batch) {
 }
 
 Tensor own_tokens(const Tensor& x, const MicroBatch& batch, const ProcessGroup& cp) {
-  return take_context_slices(x, sequence_lengths(batch), 1, cp);
+  return take_context_slices(x, sequence_lengths(batch), x.dim() - 1, cp);
 }
 
 TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, c10::Device device) {
@@ -74,12 +74,7 @@ TokenPositions token_positions(const MicroBatch& batch, const ProcessGroup& cp, 
   if (given.defined()) {
     if (given.min().item<int64_t>() < 0) throw ConfigError("batch: position_ids contains negative positions");
     const int64_t length = given.max().item<int64_t>() + 1;
-    if (given.dim() == 3) {
-      if (cp.size() == 1) return {given.transpose(1, 2).contiguous().to(device), length};
-      throw ConfigError(
-          fmt::format("batch: position_ids on three axes with context_parallel_size {}; must be 1", cp.size()));
-    }
-    return {own_tokens(given, batch, cp).t().contiguous().to(device), length};
+    return {own_tokens(given, batch, cp).transpose(-2, -1).contiguous().to(device), length};
   }
   const std::vector<int64_t> lengths = sequence_lengths(batch);
   std::vector<Tensor> counted;

@@ -218,7 +218,8 @@ void add_convert(CLI::App* data) {
   const auto input = std::make_shared<std::string>(), output = std::make_shared<std::string>();
   const auto overwrite = std::make_shared<bool>(false);
   CLI::App* convert = data->add_subcommand("convert", "write the records of a table as .jsonl, which build takes");
-  convert->add_option("--input", *input, ".parquet, .arrow, .json (a list), .jsonl.gz, .jsonl.zst or .jsonl.xz file")
+  convert
+      ->add_option("--input", *input, ".parquet, .arrow, .json (a list), .tar, .jsonl.gz, .jsonl.zst or .jsonl.xz file")
       ->required();
   convert->add_option("--output", *output, ".jsonl file to write")->required();
   convert->add_flag("--overwrite", *overwrite, "replace an existing file");

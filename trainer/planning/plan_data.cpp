@@ -80,18 +80,6 @@ void check_media(const SampleSource& source, const ModelConfig& config) {
       source.name(), fmt::join(data, ", "), fmt::join(model, ", ")));
 }
 
-// Throws ConfigError for a layout that splits the model.
-void check_layout_of_images(const TrainingArguments& a, const SampleSource& source) {
-  const std::pair<const char*, int64_t> sizes[] = {{"tensor_model_parallel_size", a.job.tensor_model_parallel_size},
-                                                   {"pipeline_model_parallel_size", a.job.pipeline_model_parallel_size},
-                                                   {"context_parallel_size", a.job.context_parallel_size}};
-  for (const auto& [name, size] : sizes) {
-    if (size == 1) continue;
-    throw ConfigError(fmt::format("{} has images: {} is {}, but must be 1, since vision towers are not split",
-                                  source.name(), name, size));
-  }
-}
-
 // Puts the vision tower in use if there are images.
 void use_images(TrainingPlan* plan) {
   std::vector<const SampleSource*> sources{&plan->train_data->source()};
@@ -100,7 +88,6 @@ void use_images(TrainingPlan* plan) {
   for (const SampleSource* source : sources) {
     check_media(*source, plan->config);
     if (source->media_format() == nullptr) continue;
-    check_layout_of_images(plan->arguments, *source);
     plan->config = with_vision_tower(plan->config);
   }
 }

@@ -127,6 +127,14 @@ TEST_F(VisionModel, RefusesBatchesThatDoNotFit) {
       ThrowsMessage<ConfigError>(HasSubstr("has no vision tower")));
 }
 
+// Text layers that add features of the tower are on its stage.
+TEST_F(VisionModel, RefusesAFirstStageWithFewerLayersThanDeepstackNeeds) {
+  const ModelConfig config = with_vision_tower(parse_model_config(kConfig, "x"));
+  const StageLayers first{.embedding = true, .layers = 0};
+  EXPECT_THAT([&] { ModelChunk(config, {.vision_tower = true}, first, context_); },
+              ThrowsMessage<ConfigError>(HasSubstr("the first pipeline stage has 0 of the layers")));
+}
+
 // Positions given on three axes are those that the grids have.
 TEST_F(VisionModel, TakesPositionsOnThreeAxes) {
   const TemporaryFolder temporary;

@@ -16,6 +16,7 @@ import os
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zlib
 from pathlib import Path
@@ -184,6 +185,48 @@ def check_samples(program, folder):
     print(f"samples: {len(records)} with {first_image} images are those of transformers", flush=True)
 
 
+def add_file(archive, name, content):
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    archive.addfile(entry, io.BytesIO(content))
+
+
+def check_archive(program, folder):
+    """A tar file of WebDataset: conversations with images in the order of their names or as the record names them, and
+    a caption."""
+    pictures = [(folder / "images" / f"{i}.png").read_bytes() for i in range(6)]
+    ask = lambda question, answer: {"messages": [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]}
+    samples = [({"json": json.dumps(ask("<image>What is it?", "A picture.")).encode(), "png": pictures[0]}, f"{PICTURE}What is it?", "A picture.", [0]),
+               ({"0.png": pictures[1], "1.png": pictures[2], "json": json.dumps(ask("<image><image>", "Two.")).encode()}, PICTURE * 2, "Two.", [1, 2]),
+               ({"txt": b"A caption.\n", "png": pictures[3], "json": b'{"url": "somewhere"}'}, PICTURE, "A caption.", [3]),
+               ({"json": json.dumps(ask("<image>a<image>", "Turned.") | {"images": ["3.b.png", "a.png"]}).encode(), "a.png": pictures[5],
+                 "b.png": pictures[4]}, f"{PICTURE}a{PICTURE}", "Turned.", [4, 5])]
+    with tarfile.open(folder / "data.tar", "w") as archive:
+        for i, (files, _, _, _) in enumerate(samples):
+            for ending, content in files.items():
+                add_file(archive, f"shard/{i}.{ending}", content)
+    done = build(program, folder, folder / "data.tar")
+    assert done.returncode == 0, done.stderr
+    found, _ = load_built(folder)
+    tokenizer, processor, first_patch = make_tokenizer(), image_processor(folder / "model"), 0
+    starts = found["sample_starts"].tolist()
+    assert len(starts) == len(samples) + 1
+    for i, (_, question, answer, numbers) in enumerate(samples):
+        ids, labels, pixels, _ = expected_sample(tokenizer, processor, (question, answer), open_images(folder, numbers))
+        assert torch.equal(found["input_ids"][starts[i]:starts[i + 1]].long(), ids), f"ids of sample {i}"
+        assert torch.equal(found["labels"][starts[i]:starts[i + 1]].long(), labels), f"labels of sample {i}"
+        stored = normalized(found["pixels"][first_patch:first_patch + len(pixels)], processor)
+        assert (stored - pixels).abs().max() < 1e-6, f"pixels of sample {i}"
+        first_patch += len(pixels)
+    for name, content, why in (("0.png", pictures[0], "sample 0 has neither a .json nor a .txt file; it has .png"),
+                               ("0.json", b"[]", "0.json is not a JSON object")):
+        with tarfile.open(folder / "bad.tar", "w") as archive:
+            add_file(archive, name, content)
+        done = build(program, folder, folder / "bad.tar")
+        assert done.returncode == 2 and f"bad.tar: {why}" in done.stderr, done.stderr
+    print(f"archive: {len(samples)} samples", flush=True)
+
+
 def png(width, height):
     """A file that says to have this size, with the beginning of its pixels."""
     chunks = (b"IHDR" + struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), b"IDAT" + zlib.compress(bytes(100)))
@@ -283,6 +326,7 @@ def main():
         (folder / "model" / "config.json").write_text(json.dumps({"model_type": "qwen2_5_vl", "image_token_id": IMAGE}))
         (folder / "blind.jinja").write_text("{% for message in messages %}{{ message.role }}{% endfor %}")
         check_samples(arguments.program, folder)
+        check_archive(arguments.program, folder)
         check_bad_images(arguments.program, folder)
         check_requirements(arguments.program, folder)
 

@@ -36,7 +36,7 @@ void check_end(const std::string& path, const std::string& line, int64_t lines) 
 }  // namespace
 
 bool is_record_file(const std::string& path) {
-  constexpr const char* kEndings[] = {".parquet", ".arrow", ".json", ".jsonl.gz", ".jsonl.zst", ".jsonl.xz"};
+  constexpr const char* kEndings[] = {".parquet", ".arrow", ".json", ".jsonl.gz", ".jsonl.zst", ".jsonl.xz", ".tar"};
   return std::ranges::any_of(kEndings, [&](const char* ending) { return path.ends_with(ending); });
 }
 

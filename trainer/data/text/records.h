@@ -1,5 +1,5 @@
-// Reads files of records that are not JSON lines: .parquet, .arrow, .json (a list), and .jsonl compressed as .gz, .zst
-// or .xz. Python (trainer/data/text/records_process.py; pyarrow for the first two and zstd) converts them to JSON
+// Reads files of records that are not JSON lines: .parquet, .arrow, .json (a list), .tar (WebDataset), and .jsonl as .gz,
+// .zst or .xz. Python (trainer/data/text/records_process.py; pyarrow for the first two and zstd) converts them to JSON
 // lines. Threads: any.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace concord {
 
-inline constexpr const char* kRecordEndings = ".parquet, .arrow, .json, .jsonl.gz, .jsonl.zst or .jsonl.xz";
+inline constexpr const char* kRecordEndings = ".parquet, .arrow, .json, .tar, .jsonl.gz, .jsonl.zst or .jsonl.xz";
 
 // Returns whether |path| has one of these endings.
 bool is_record_file(const std::string& path);
