@@ -108,13 +108,21 @@ class Settings(TypedDict, total=False):
     chat_template: _Path | None
     "Jinja file that formats conversations; empty: the tokenizer's own chat template"
     media_dir: _Path | None
-    'folder of the images in conversations; empty: that of the file with the conversations'
+    'folder of the images and videos in conversations; empty: that of the file with the conversations'
     skip_bad_images: bool | None
-    'leave out samples whose images cannot be read; false: stop'
+    'leave out samples whose images or videos cannot be read; false: stop'
     image_max_pixels: int | None
-    'shrink images to this many pixels before the image processor; 0: only the processor resizes them'
+    'shrink images to this many pixels before the processor; 0: only the processor resizes them'
     image_min_pixels: int | None
-    'enlarge images to this many pixels before the image processor; 0: only the processor resizes them'
+    'enlarge images to this many pixels before the processor; 0: only the processor resizes them'
+    video_max_pixels: int | None
+    'shrink frames of videos to this many pixels before the processor; 0: only the processor resizes them'
+    video_min_pixels: int | None
+    'enlarge frames of videos to this many pixels before the processor; 0: only the processor resizes them'
+    video_fps: float | None
+    'frames per second that are taken of a video, and that a list of frames has; 0: those of the processor, or 2'
+    video_maxlen: int | None
+    'most frames that are taken of a video; 0: those of the processor'
     reset_position_ids: bool | None
     'text and Megatron data: positions start at 0 in every document of a row'
     reset_attention_mask: bool | None
