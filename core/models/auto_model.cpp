@@ -128,20 +128,40 @@ std::vector<std::string> unused_in_adapter(const ModelConfig& config) {
   return beginnings;
 }
 
-// Published files have the experts of a layer in two tensors, those that transformers saves in three per expert.
-bool has_experts_in_two_tensors(const safetensors::Weights& weights, const ModelConfig& config) {
-  const ExpertConfig& experts = config.experts;
+// Finds how the files have the experts of a layer. Published ones have two tensors, those that transformers saves three
+// per expert. In Qwen 3 VL's two tensors either inputs or outputs come first: the one that is not square tells.
+void find_form_of_experts(const safetensors::Weights& weights, ModelConfig* config) {
+  ExpertConfig& experts = config->experts;
   int64_t layer = 0;
-  while (layer < config.num_hidden_layers && !experts.has_layer(layer)) ++layer;
-  if (layer == config.num_hidden_layers || experts.stacked_in_files) return false;
-  const std::string name = fmt::format("model.layers.{}.{}", layer, experts.gate_up);
-  const auto has = [&](const TextPart& part) { return weights.find(part.in_files(name)) != nullptr; };
-  return weights.find(name) != nullptr || std::any_of(std::begin(kTextParts), std::end(kTextParts), has);
+  while (layer < config->num_hidden_layers && !experts.has_layer(layer)) ++layer;
+  const bool has_biases = experts.stacked_in_files && !experts.two_tensors_in_files;
+  if (layer == config->num_hidden_layers || has_biases) return;
+  const auto find = [&](const std::string& tensor) {
+    const std::string name = fmt::format("model.layers.{}.{}", layer, tensor);
+    const safetensors::Weights::Tensor* found = weights.find(name);
+    for (const TextPart& part : kTextParts) found = found != nullptr ? found : weights.find(part.in_files(name));
+    return found;
+  };
+  const auto *const gate_up = find(experts.gate_up), *const down = find("mlp.experts.down_proj");
+  experts.two_tensors_in_files = gate_up != nullptr && down != nullptr;
+  const int64_t inner = experts.intermediate_size, hidden = config->hidden_size;
+  const auto first_is = [](const safetensors::Weights::Tensor& tensor, int64_t size) {
+    return tensor.info->shape.size() == 3 && tensor.info->shape[1] == size;
+  };
+  experts.stacked_in_files = experts.stacked_in_files && experts.two_tensors_in_files &&
+                             (hidden == 2 * inner ? first_is(*down, inner) : first_is(*gate_up, hidden));
 }
 
 ModelConfig config_in_use(const ModelConfig& config, const ModelArgs& args) {
   ModelConfig used = with_mtp(config, args.options.mtp.num_layers);
-  return args.vision_tower ? with_vision_tower(std::move(used)) : used;
+  if (!args.vision_tower) return used;
+  if (used.mtp_layers > 0) {
+    throw ConfigError(fmt::format(
+        "mtp_num_layers is {} with images, whose features the MTP layer would need as embeddings of the next "
+        "tokens; must be 0",
+        used.mtp_layers));
+  }
+  return with_vision_tower(std::move(used));
 }
 
 void rename_in_files(const TextPart& part, ShardSpec* spec) {
@@ -321,7 +341,7 @@ VirtualModels AutoModel::from_pretrained(const std::filesystem::path& folder, co
                                          ParallelContext& context) {
   ModelConfig saved = read_model_config(folder);
   const safetensors::Weights weights(folder.string());
-  saved.experts.two_tensors_in_files = has_experts_in_two_tensors(weights, saved);
+  find_form_of_experts(weights, &saved);
   if (!saved.whole_text.empty() && !args.merged_adapters.empty()) {
     throw ConfigError(refusal_message(Refused::merged_adapter_on_images,
                                       fmt::format("adding adapters to {}, which has images,", folder.string())));

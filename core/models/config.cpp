@@ -98,8 +98,9 @@ json text_model(const json& whole, const ConfigReader& read, const Family& famil
     text.update(whole);
     text.erase("vision_config");
   }
-  for (const char* key : {"dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
-                          "quantization_config"}) {
+  if (whole.contains("tie_word_embeddings")) text["tie_word_embeddings"] = whole["tie_word_embeddings"];
+  for (const char* key :
+       {"dtype", "torch_dtype", "bos_token_id", "eos_token_id", "pad_token_id", "quantization_config"}) {
     if (!text.contains(key) && whole.contains(key)) text[key] = whole[key];
   }
   text["model_type"] = family.model_type;
@@ -348,7 +349,8 @@ double parameters_of(const ModelConfig& model) {
   const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
   const double expert_inner = number(experts.intermediate_size);
   const double expert_biases =
-      (experts.stacked_in_files ? 2 * expert_inner + hidden : 0) + (experts.router_bias.empty() ? 0 : 1);
+      (experts.stacked_in_files && !experts.two_tensors_in_files ? 2 * expert_inner + hidden : 0) +
+      (experts.router_bias.empty() ? 0 : 1);
   const double one_expert = 3 * hidden * expert_inner + hidden + expert_biases;  // and its row of the router
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);
@@ -382,10 +384,12 @@ std::string with_dtype(const std::string& text, const std::string& dtype) {
 
 ModelConfig with_mtp(ModelConfig config, int64_t layers) {
   if (layers < 0 || layers > config.num_nextn_predict_layers) {
-    throw ConfigError(fmt::format("mtp_num_layers is {}; this {} model has {} MTP layers (num_nextn_predict_layers)",
-                                  layers, config.model_type, config.num_nextn_predict_layers));
+    throw ConfigError(fmt::format("mtp_num_layers is {}; this {} model has {} MTP layers ({})", layers,
+                                  config.model_type, config.num_nextn_predict_layers,
+                                  config.delta.count() > 0 ? "mtp_num_hidden_layers" : "num_nextn_predict_layers"));
   }
   config.mtp_layers = layers;
+  if (layers > 0) std::erase(config.unused_tensors, "mtp.");
   return config;
 }
 

@@ -36,13 +36,13 @@ struct ExpertConfig {
   std::string up = "mlp.experts.{}.up_proj.weight";
   std::string down = "mlp.experts.{}.down_proj.weight";
 
-  // Files have the experts of a layer in one tensor [experts, in, out] for gate and up, which alternate, and one for
-  // down, both with biases: gate_up, down and these with _bias.
+  // Files have the experts of a layer in one tensor [experts, in, 2 out] for gate and up, and one for down. Gate and up
+  // alternate and both have biases, with _bias after their names, unless two_tensors_in_files is true too.
   bool stacked_in_files = false;
   std::string gate_up = "mlp.experts.gate_up_proj";
 
-  // Files have the experts of a layer in two tensors without biases, gate_up [experts, 2 out, in], the gates first, and
-  // down, instead of three per expert.
+  // Files have the experts of a layer in two tensors without biases, gate_up [experts, 2 out, in] (see above), the gates
+  // first, and down, instead of three per expert.
   bool two_tensors_in_files = false;
 
   // MTP layers, which come after the last, have experts if any layer has.

@@ -25,6 +25,21 @@ void check_divides(const char* what, int64_t size, int64_t parts, const char* by
       fmt::format("{} {} is not divisible by {} {}; choose a {} that divides it", what, size, by, parts, by));
 }
 
+// Models with linear attention (Qwen 3.5) have one MTP layer, whose tensors have other names in files than those of
+// |layer|.
+std::string own_mtp_name(const std::string& name, const std::string& layer) {
+  static constexpr std::pair<const char*, const char*> kNames[] = {{"enorm.weight", "pre_fc_norm_embedding.weight"},
+                                                                   {"hnorm.weight", "pre_fc_norm_hidden.weight"},
+                                                                   {"eh_proj.weight", "fc.weight"},
+                                                                   {"shared_head.norm.weight", "norm.weight"}};
+  if (!name.starts_with(layer)) return name;  // of an adapter
+  const std::string rest = name.substr(layer.size());
+  for (const auto& [ours, in_files] : kNames) {
+    if (rest == ours) return fmt::format("mtp.{}", in_files);
+  }
+  return "mtp.layers.0." + rest;
+}
+
 class Planner {
  public:
   Planner(const ModelConfig& config, const ParameterPlanOptions& options)
@@ -75,13 +90,15 @@ class Planner {
 
   // Plans the MTP layer of depth |depth|: a layer like the others, with its projection and norms.
   void mtp_layer(int64_t depth) {
-    const int64_t number = config_.num_hidden_layers + depth, hidden = config_.hidden_size;
+    const int64_t number = config_.num_hidden_layers + depth, hidden = config_.hidden_size, first = list_.size();
     const std::string layer = fmt::format("model.layers.{}.", number);
     norm(layer + "enorm.weight");
     norm(layer + "hnorm.weight");
     list_.add(layer + "eh_proj.weight", {{hidden}, {2 * hidden}}, normal()).partial_over_tp = list_.splits_tokens();
     this->layer(number);
     norm(layer + "shared_head.norm.weight");
+    if (config_.delta.count() == 0) return;
+    list_.rename_in_files(first, [&](const std::string& name) { return own_mtp_name(name, layer); });
   }
 
   void head(const StageLayers& stage) {
@@ -261,9 +278,11 @@ class Planner {
   void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces, const std::string& whole) {
     const bool is_whole = config_.experts.two_tensors_in_files;
     for (Piece& piece : pieces) piece.name = is_whole ? whole : piece.name;
-    ParameterPlan& plan = list_.add_experts(name, {rows, columns}, normal(), std::move(pieces));
+    const bool turned = config_.experts.stacked_in_files;
+    const std::vector<Dim> dims = turned ? std::vector{columns, rows} : std::vector{rows, columns};
+    ParameterPlan& plan = list_.add_experts(name, dims, normal(), std::move(pieces));
     plan.spec.stacked = !is_whole;
-    plan.spec.fused_dim = 1;
+    plan.spec.fused_dim = turned ? 2 : 1;
   }
 
   // Plans all experts of a layer in one tensor, as in the files. Ranks that share an expert add up parts of its
@@ -286,7 +305,8 @@ class Planner {
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     const std::string mlp_name = layer + "mlp.";
     whole(mlp_name + "router.weight", all.num_experts, {{layer + all.router, all.num_experts}});
-    if (!all.stacked_in_files) {
+    const bool has_biases = all.stacked_in_files && !all.two_tensors_in_files;
+    if (!has_biases) {
       adapter_.add_column(mlp_name + "router", {{module_of(layer + all.router), {all.num_experts}}}, hidden);
     }
     if (!all.router_bias.empty()) {
@@ -301,7 +321,7 @@ class Planner {
       const int64_t rows = dims.front().size;
       list_.add(mlp_name + "router.bias", dims, constant_init(0), {{layer + all.bias, rows}}).buffer = true;
     }
-    if (all.stacked_in_files) return stacked_in_files(layer);
+    if (has_biases) return stacked_in_files(layer);
     stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, ShardAxis::etp}, {hidden},
           {{layer + all.gate, inner}, {layer + all.up, inner}}, layer + all.gate_up);
     adapter_.add_experts(

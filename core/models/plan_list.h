@@ -1,6 +1,7 @@
 // The parameter plans of a stage while they are collected. Only for the sources behind parameter_plan.h.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,15 @@ class PlanList {
   // Multiplies the uses of the parameters whose index is at least |first|.
   void multiply_uses(int64_t first, int64_t factor) {
     for (auto plan = plans_.begin() + first; plan != plans_.end(); ++plan) plan->uses *= factor;
+  }
+
+  // Gives the tensors of these parameters other names in files.
+  void rename_in_files(int64_t first, const std::function<std::string(const std::string&)>& renamed) {
+    for (auto plan = plans_.begin() + first; plan != plans_.end(); ++plan) {
+      ShardSpec& spec = plan->spec;
+      if (spec.pieces.empty()) spec.pieces = {{spec.name, spec.dims[spec.fused_dim].size}};
+      for (Piece& piece : spec.pieces) piece.name = renamed(piece.name);
+    }
   }
 
   // Whether ranks of tp have different tokens between layers, so that gradients of replicated parameters are partial.

@@ -30,6 +30,9 @@ LINEAR = {"layer_types": ["linear_attention", "full_attention"] * 2, "linear_num
           "linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_conv_kernel_dim": 4}
 FAMILIES = {
     "qwen3_vl": ({"head_dim": 16, "rope_parameters": ROPE | {"mrope_section": [4, 2, 2]}}, {"deepstack_visual_indexes": [0, 2, 3]}),
+    # Sizes by which transformers tells whether inputs are first in the files: not one is twice the other.
+    "qwen3_vl_moe": ({"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+                      "rope_parameters": ROPE | {"mrope_section": [4, 2, 2]}}, {"deepstack_visual_indexes": [0, 2, 3]}),
     "qwen3_5": (LINEAR | {"head_dim": 32, "rope_parameters": ROPE | {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25}},
                 {}),
     "qwen3_5_moe": (LINEAR | {"head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
@@ -40,7 +43,8 @@ FAMILIES = {
     "qwen2_vl": ({"rope_parameters": ROPE | {"mrope_section": [2, 1, 1]}}, {"embed_dim": 24, "hidden_size": 32, "mlp_ratio": 2}),
 }
 LINEAR_FAMILIES = ("qwen3_5", "qwen3_5_moe")
-SEPARATE = ("qwen3_vl", *LINEAR_FAMILIES)  # frames of a video have text between them
+DEEPSTACK = ("qwen3_vl", "qwen3_vl_moe")
+SEPARATE = (*DEEPSTACK, *LINEAR_FAMILIES)  # frames of a video have text between them
 LAYOUTS = {"one process": [], "recomputation": ["--recompute_granularity", "full"],
            "selective recomputation": ["--recompute_granularity", "selective", "--recompute_modules", "core_attn", "layernorm"]}
 # Earlier releases of transformers number the tokens after a video of these families in other ways (its issue 45381), and
@@ -123,7 +127,14 @@ BATCHES = {
 }
 
 
-def reference(model, batch, kinds):
+def with_inputs_first(folder):
+    """Published files of Qwen 3 VL have the stacks of experts in another order than those that transformers 5 saves."""
+    tensors = load_file(str(folder / "model.safetensors"))
+    turned = {name: tensor.transpose(1, 2).contiguous() for name, tensor in tensors.items() if ".mlp.experts." in name}
+    save_file(tensors | turned, str(folder / "model.safetensors"), {"format": "pt"})
+
+
+def reference(model, batch, kinds, inputs_first=False):
     """|model| and its batch in float64, since in float32 gradients of transformers' linear attention are off by 1e-4."""
     model.zero_grad()
     wide = {name: tensor.double() if name.startswith("pixel") else tensor for name, tensor in batch.items()}
@@ -131,7 +142,12 @@ def reference(model, batch, kinds):
     output.loss.backward()
     result = {"logits": output.logits.detach(), "loss": output.loss.detach().reshape(1)}
     for name, parameter in model.named_parameters():
-        for part, gradient in in_files(name.replace("model.language_model.", "model."), parameter.grad, ""):
+        own_name = name.replace("model.language_model.", "model.")
+        if model.config.model_type == "qwen3_vl_moe":  # two tensors for the experts of a layer
+            turned = inputs_first and ".mlp.experts." in name
+            result["grad." + own_name] = parameter.grad.transpose(1, 2) if turned else parameter.grad
+            continue
+        for part, gradient in in_files(own_name, parameter.grad, ""):
             result["grad." + part] = gradient
     return result
 
@@ -161,6 +177,9 @@ def layouts_of(family, tied, which):
 def compare(program, family, tied, folder):
     model = make_model(family, tied)
     model.save_pretrained(folder / "model")
+    inputs_first = tied and family == "qwen3_vl_moe"
+    if inputs_first:
+        with_inputs_first(folder / "model")
     model.double()
     if "moe" in family:
         model.set_experts_implementation("eager")  # the default has no float64
@@ -172,7 +191,7 @@ def compare(program, family, tied, folder):
             continue
         if family == "qwen2_5_vl" and "video_grid_thw" in batch:
             batch["second_per_grid_ts"] = torch.tensor([0.5, 1.5, 2.0][:len(batch["video_grid_thw"])])
-        expected = reference(model, batch, kinds)
+        expected = reference(model, batch, kinds, inputs_first)
         for layout, words in layouts_of(family, tied, which).items():
             save_file(packed(batch) if layout.startswith("packed") else batch, str(folder / "batch.safetensors"))
             where = f"{family}, {which}, {layout}"

@@ -1,5 +1,5 @@
 """Layers with linear attention (the gated delta nets of Qwen3-Next) compared with transformers: values with layouts,
-packed sequences, training, files.
+packed sequences, training, files; and the MTP layer of Qwen 3.5.
 
 linear_attention.py PROGRAM
 
@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from random_models import differences, in_files, make_model, torch, transformers  # exits with 77 if missing
-from latent_attention import EP, GRADIENT, TP, compare_layouts, load_file, probe, run, save_file
+from latent_attention import EP, GRADIENT, TP, Further, compare_layouts, load_file, probe, run, save_file
 import train_experts
 
 # Gradients of linear attention differ by up to 6.6e-6 of their norm: transformers adds up its chunks in another order.
@@ -117,6 +117,64 @@ def compare_files(program, folder):
     print(f"files: {len(source)} tensors as they were", flush=True)
 
 
+OWN_NAMES = {"enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden", "eh_proj": "fc", "post_norm": "norm"}
+
+
+class NamedMtp(Further):
+    """The MTP layer of Qwen 3.5."""
+
+    def in_files(self, kind):
+        for name, parameter in self.layers[0].named_parameters():
+            module, _, rest = name.partition(".")
+            own = f"mtp.{OWN_NAMES[module]}.{rest}" if module in OWN_NAMES else f"mtp.layers.0.{rest}"
+            yield from in_files(own, kind(parameter), "")
+
+
+def compare_mtp(program, folder, family):
+    settings = {key: value for key, value in SETTINGS.items() if key != "mlp_only_layers"}
+    settings |= {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mtp_num_hidden_layers": 1}
+    model = make_model(family, settings, 13)
+    mtp = NamedMtp(model, 1)
+    torch.manual_seed(8)
+    ids = torch.randint(0, SETTINGS["vocab_size"], (2, 24))
+    labels = torch.where(torch.rand(ids.shape) < 0.3, torch.full_like(ids, -100), ids)
+    plain, loss = mtp.loss(mtp.sums(model, ids, labels), 0.3)
+    loss.backward()
+    expected = {"loss": plain.detach().reshape(1)}
+    for name, parameter in model.named_parameters():
+        expected |= {"grad." + part: grad for part, grad in in_files(name, parameter.grad, family)}
+    expected |= {"grad." + name: grad for name, grad in mtp.in_files(lambda parameter: parameter.grad)}
+    model.save_pretrained(folder / "model")
+    tensors = load_file(str(folder / "model" / "model.safetensors"))
+    more = {name: tensor.detach().contiguous() for name, tensor in mtp.in_files(lambda parameter: parameter)}
+    save_file(tensors | more, str(folder / "model" / "model.safetensors"), metadata={"format": "pt"})
+    save_file({"input_ids": ids, "labels": labels}, str(folder / "batch.safetensors"))
+    worst = 0.0
+    for layout in ("one process", "tp 2", "pp 2", "cp 2"):
+        words = [*PP[:2], "--nproc", "2"] if layout == "pp 2" else LAYOUTS[layout]
+        dump = probe(program, folder / "model", folder, "--dtype", "float64", "--mtp_num_layers", "1",
+                     "--mtp_loss_scaling_factor", "0.3", *words)
+        for what, tensor, share in differences(expected, dump):
+            assert share <= 1e-5, f"MTP of {family}, {layout}: {tensor} {what} by {share:.3g}"
+            worst = max(worst, share)
+    train_mtp(program, folder, set(tensors | more))
+    print(f"MTP of {family}: {worst:.2g}", flush=True)
+
+
+def train_mtp(program, folder, names):
+    """All weights are trained and saved under the names of the folder."""
+    ids = torch.randint(0, SETTINGS["vocab_size"], (4, 16))
+    save_file({"input_ids": ids, "labels": ids.clone()}, str(folder / "data.safetensors"))
+    (folder / "run.yaml").write_text("\n".join([
+        f"model: {folder / 'model'}", f"train_data: {folder}/data.safetensors", f"output_dir: {folder}/out", "max_steps: 1",
+        "learning_rate: 0.01", "per_device_train_batch_size: 1", "report_to: [none]", "mtp_num_layers: 1"]))
+    run(program, "train", "--config", str(folder / "run.yaml"))
+    before, after = (load_file(str(folder / where / "model.safetensors")) for where in ("model", "out/model"))
+    assert set(after) == names, set(after) ^ names
+    fixed = [name for name, tensor in after.items() if name.startswith("mtp.") and torch.equal(tensor, before[name])]
+    assert not fixed, fixed
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -128,6 +186,9 @@ def main():
         compare_layouts(arguments.program, "linear attention", "qwen3_next", SETTINGS, LAYOUTS, 72, Path(folder))
     with tempfile.TemporaryDirectory() as folder:
         compare_packed(arguments.program, Path(folder))
+    for family in ("qwen3_5_text", "qwen3_5_moe_text"):
+        with tempfile.TemporaryDirectory() as folder:
+            compare_mtp(arguments.program, Path(folder), family)
     with tempfile.TemporaryDirectory() as name:
         compare_training(arguments.program, Path(name))
         compare_files(arguments.program, Path(name))

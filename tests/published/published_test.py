@@ -257,12 +257,14 @@ def write_model(folder, name):
         vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
         config = transformers.AutoConfig.for_model(family, text_config=text, vision_config=vision)
         transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
-    elif family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl"):
+    elif family in ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"):
         vision = {"depth": 1, "num_heads": 2, **({"hidden_size": 64, "embed_dim": 32} if family == "qwen2_vl" else
                                                  {"hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 64})}
-        vision |= {"qwen3_vl": {"deepstack_visual_indexes": [0]}, "qwen2_5_vl": {"fullatt_block_indexes": [0]}}.get(family, {})
+        deepstack = {"deepstack_visual_indexes": [0]}
+        vision |= {"qwen3_vl": deepstack, "qwen3_vl_moe": deepstack, "qwen2_5_vl": {"fullatt_block_indexes": [0]}}.get(family, {})
+        shape = SHAPE | (EXPERTS | {"moe_intermediate_size": 48} if family == "qwen3_vl_moe" else {})
         rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [4, 2, 2]}
-        config = transformers.AutoConfig.for_model(family, text_config=SHAPE | {"rope_parameters": rope}, vision_config=vision,
+        config = transformers.AutoConfig.for_model(family, text_config=shape | {"rope_parameters": rope}, vision_config=vision,
                                                    image_token_id=IMAGE, video_token_id=IMAGE + 1)
         transformers.AutoModelForImageTextToText.from_config(config).save_pretrained(folder)
         (folder / "preprocessor_config.json").write_text(json.dumps({

@@ -36,15 +36,17 @@ extern const Family kQwen35;
 extern const Family kQwen3Moe;
 extern const Family kQwen3Next;
 extern const Family kQwen3Vl;
+extern const Family kQwen3VlMoe;
 extern const Family kSeedOss;
 extern const Family kSmolLm3;
 
 std::span<const Family* const> all_families() {
   static const std::array families{
-      &kDeepseekV3, &kErnie45,   &kErnie45Moe,     &kGemma2,   &kGemma3Text, &kGlm4,      &kGlm4Moe,    &kGlm4MoeLite,
-      &kGptOss,     &kGranite,   &kHunyuanV1Dense, &kKimiK2,   &kLlama,      &kMiniMaxM2, &kMinistral3, &kMistral,
-      &kMixtral,    &kOlmo2,     &kOlmo3,          &kPhi3,     &kQwen2,      &kQwen25Vl,  &kQwen2Moe,   &kQwen2Vl,
-      &kQwen3,      &kQwen35Moe, &kQwen35,         &kQwen3Moe, &kQwen3Next,  &kQwen3Vl,   &kSeedOss,    &kSmolLm3};
+      &kDeepseekV3,  &kErnie45,    &kErnie45Moe, &kGemma2,         &kGemma3Text, &kGlm4,   &kGlm4Moe,
+      &kGlm4MoeLite, &kGptOss,     &kGranite,    &kHunyuanV1Dense, &kKimiK2,     &kLlama,  &kMiniMaxM2,
+      &kMinistral3,  &kMistral,    &kMixtral,    &kOlmo2,          &kOlmo3,      &kPhi3,   &kQwen2,
+      &kQwen25Vl,    &kQwen2Moe,   &kQwen2Vl,    &kQwen3,          &kQwen35Moe,  &kQwen35, &kQwen3Moe,
+      &kQwen3Next,   &kQwen3VlMoe, &kQwen3Vl,    &kSeedOss,        &kSmolLm3};
   return families;
 }
 

@@ -1,7 +1,7 @@
 // Qwen 3 Next, and the text models of Qwen 3.5 (also 3.6 and 3.8): three of four layers have a gated delta net, the
 // others attention with a gate on its output and rope on a quarter of each head. Norms multiply by 1 + their weight;
-// experts, and a shared expert with a gate, in all but the dense Qwen 3.5. As in transformers, MTP layers in the files
-// are not used.
+// experts, and a shared expert with a gate, in all but the dense Qwen 3.5. As in transformers, the MTP layer in the files
+// is not used by default.
 #include <fmt/core.h>
 
 #include "core/models/families/family.h"
@@ -53,6 +53,7 @@ void read_layers(const ConfigReader& read, ModelConfig& model) {
   model.norms_plus_one = true;
   model.attention_gate = true;
   model.unused_tensors = {"mtp."};
+  model.num_nextn_predict_layers = read.integer("mtp_num_hidden_layers", {0, 1}, 0);
   read_attention_bias(read, model);
   read_delta_net(read, model);
 }

@@ -71,7 +71,7 @@ MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context),
   router_bias_ = context.find(layer + "mlp.router.logit_bias");
   bias_ = context.find(layer + "mlp.router.bias");
   const ExpertConfig& experts = context.config.experts;
-  const bool whole = experts.stacked_in_files;
+  const bool whole = experts.stacked_in_files && !experts.two_tensors_in_files;
   gate_up_ = context.find(layer + (whole ? experts.gate_up : "mlp.experts.gate_up_proj.weight"));
   gate_up_bias_ = whole ? context.find(layer + experts.gate_up + "_bias") : nullptr;
   down_ = context.find(layer + (whole ? experts.down : "mlp.experts.down_proj.weight"));

@@ -28,7 +28,8 @@ QUESTIONS = [("What is it?", [0]), ("", []), ("Hm", []), ("Why not", []), ("Comp
              ("So", [4]), ("Is it", [5, 0]), ("", []), ("Well", []), ("Two", [2, 2]), ("A", [])]
 SPLIT = {"qwen3_vl": {"dp 2, tp 2, sp": (4, ["gradient_accumulation_steps: 1", "tensor_model_parallel_size: 2", "sequence_parallel: true"])},
          "qwen2_5_vl": {"pp 2, cp 2, sharded": (4, ["pipeline_model_parallel_size: 2", "context_parallel_size: 2",
-                                                   "use_distributed_optimizer: true"])}}
+                                                   "use_distributed_optimizer: true"])},
+         "qwen3_vl_moe": {"dp 2, ep 2": (2, ["gradient_accumulation_steps: 1", "expert_model_parallel_size: 2"])}}
 # Relative differences of losses, of gradient norms, and of weights after 20 steps. The gradient of a key's bias almost
 # vanishes, since softmax ignores what all scores of a query share, and AdamW enlarges its rounding.
 LOSS, NORM, WEIGHT, BIAS = 5e-6, 1e-5, 1e-5, 1e-4
