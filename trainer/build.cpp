@@ -85,12 +85,17 @@ VirtualModels make_model(const TrainingPlan& plan, ParallelContext& job, const P
   return model;
 }
 
-Multipliers multipliers_of(const TrainingPlan& plan) {
-  return [groups = groups_of(plan)](const Parameter& parameter) {
+Multipliers multipliers_of(const TrainingPlan& plan, const Providers& providers) {
+  return [groups = groups_of(plan), &providers](const Parameter& parameter) {
     GroupMultipliers multipliers = default_multipliers(parameter);
     multipliers.lr *= groups.lr_multiplier(parameter.spec);
     multipliers.decoupled = groups.is_decoupled(parameter.spec);
     multipliers.weight_decay *= groups.weight_decay_multiplier(parameter.spec);
+    if (providers.multipliers) {
+      const GroupMultipliers given = providers.multipliers(parameter);
+      multipliers.lr *= given.lr;
+      multipliers.weight_decay *= given.weight_decay;
+    }
     return multipliers;
   };
 }
@@ -187,7 +192,7 @@ bool has_equal_steps(const TrainingPlan& plan, const ParallelContext& job, const
 TrainingParts::TrainingParts(const TrainingPlan& plan, ParallelContext& job, const Providers& providers)
     : model(make_model(plan, job, providers)),
       data_parallel(chunks_of(model), job, data_parallel_options(plan.arguments)),
-      optimizer(data_parallel, plan.arguments.optimizer, multipliers_of(plan)),
+      optimizer(data_parallel, plan.arguments.optimizer, multipliers_of(plan, providers)),
       lr(plan.lr),
       decoupled_lr(plan.decoupled_lr ? std::optional(resolve_lr(*plan.decoupled_lr)) : std::nullopt),
       scaler(make_scaler(plan.arguments)),

@@ -39,6 +39,7 @@ struct Providers {
   ModelProvider model;
   ForwardStep forward_step;
   ComputeMetrics compute_metrics = {};            // called after every evaluation
+  Multipliers multipliers = {};                   // further factors of a parameter's learning rate and weight decay
   ProcessNonLossData process_non_loss_data = {};  // called after every evaluation
   NonLossData non_loss_data = {};  // input of process_non_loss_data; empty: the token losses of the last batch
 };

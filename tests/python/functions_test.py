@@ -1,10 +1,10 @@
-"""compute_metrics and compute_loss of concord.train: functions_test.py PROGRAM."""
+"""compute_metrics, compute_loss and parameter_groups of concord.train: functions_test.py PROGRAM."""
 
 import math
 import os
 import unittest
 
-from runs import ROWS, TOKENS, RunTest, program, values
+from runs import MODEL, ROWS, TOKENS, RunTest, program, values
 
 import concord
 import torch
@@ -113,6 +113,37 @@ class LossTest(RunTest):
     def test_an_exception_has_its_traceback(self):
         with self.assertRaisesRegex(KeyError, "missing"):
             concord.train(**self.settings("wrong"), compute_loss=lambda logits, batch: batch["missing"])
+
+
+class GroupsTest(RunTest):
+    def test_groups_by_a_function_are_those_of_patterns(self):
+        seen = {}
+
+        def groups(name, shape):
+            seen[name] = shape
+            if "mlp" in name:
+                return {"lr": 0.1, "weight_decay": 0}
+            return {"lr": 0.0} if name.startswith("model.embed") else None
+
+        more = {"weight_decay": 0.1, "save_strategy": "steps", "save_steps": 10}
+        ours = concord.train(**self.settings("python", **more), parameter_groups=groups)
+        program(self.settings("program", **more, lr_mult_pattern={"mlp": 0.1, "^model.embed": 0.0},
+                              weight_decay_mult_pattern={"mlp": 0}))
+        self.assertEqual(values(ours.output_dir), values(self.folder / "program"))
+        self.assertEqual((ours.model / "model.safetensors").read_bytes(),
+                         (self.folder / "program/model/model.safetensors").read_bytes())
+        start, end = concord.load(MODEL), concord.load(ours.model)
+        self.assertTrue(torch.equal(start["model.embed_tokens.weight"], end["model.embed_tokens.weight"].float()))
+        self.assertFalse(torch.equal(start["model.norm.weight"], end["model.norm.weight"].float()))
+        self.assertEqual(seen["model.embed_tokens.weight"], tuple(start["model.embed_tokens.weight"].shape))
+
+    def test_wrong_results_end_the_run(self):
+        must = "must return None or a dict of multipliers >= 0: lr, weight_decay"
+        for wrong in (5, {"learning_rate": 1}, {"lr": -1}, {"lr": math.nan}, {"lr": "much"}):
+            with self.subTest(wrong), self.assertRaisesRegex(concord.ConfigError, f"parameter_groups returned .* for .*; {must}"):
+                concord.train(**self.settings("wrong", overwrite_output_dir=True), parameter_groups=lambda name, shape, wrong=wrong: wrong)
+        with self.assertRaisesRegex(concord.ConfigError, "parameter_groups is 5; must be a function of two arguments"):
+            concord.train(**self.settings("wrong", overwrite_output_dir=True), parameter_groups=5)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@ PACKAGES is a folder with nbclient and ipykernel. Exit code 77: it does not exis
 import json
 import os
 import pathlib
+import signal
 import sys
+import threading
+import time
 import unittest
 
 from runs import GOLDEN, RunTest, program, values
@@ -30,6 +33,9 @@ class NotebookTest(RunTest):
                                 resources={"metadata": {"path": str(self.folder)}}).execute()
         [shown] = [each["data"] for each in code[1].outputs if each["output_type"] == "execute_result"]
         self.assertIn("<svg", shown["text/html"])
+        [progress] = [each["data"]["text/html"] for each in code[1].outputs if each["output_type"] == "display_data"]
+        self.assertIn('<progress value="200" max="200"></progress> 200/200 · loss ', progress)
+        self.assertIn("<polyline", progress)
         [answers] = [each["data"]["text/plain"] for each in code[2].outputs if each["output_type"] == "execute_result"]
         self.assertIn("7 + 8 = 15", answers)
         self.assertFalse([each for cell in code for each in cell.outputs if each["output_type"] == "error"])
@@ -40,6 +46,32 @@ class NotebookTest(RunTest):
                  "output_dir": str(self.folder / "program")})
         self.assertEqual(len(values(self.folder / "sums")), 40)
         self.assertEqual(values(self.folder / "sums"), values(self.folder / "program"))
+
+    def test_an_interrupt_stops_the_cell_and_saves(self):
+        import nbclient
+        import nbformat
+
+        text = ("import concord\n"
+                "from sft import CONFIG, sums\n"
+                "concord.train(model_config=CONFIG, tokenizer='byte', train_data=list(sums()), seq_length=16, max_steps=10**6,\n"
+                "              save_strategy='steps', save_steps=10**6, logging_steps=1, output_dir='stopped')")
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text)])
+        client = nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3", allow_errors=True,
+                                         resources={"metadata": {"path": str(self.folder)}})
+        metrics = self.folder / "stopped/metrics.jsonl"
+
+        def interrupt():
+            while not metrics.exists() or not metrics.read_text():
+                time.sleep(0.05)
+            os.kill(client.km.provider.pid, signal.SIGINT)  # what the button of a notebook does
+
+        thread = threading.Thread(target=interrupt, daemon=True)
+        thread.start()
+        client.execute()
+        [error] = [each for each in notebook.cells[0].outputs if each["output_type"] == "error"]
+        self.assertEqual(error["ename"], "KeyboardInterrupt")
+        [saved] = (self.folder / "stopped").glob("checkpoint-*")
+        self.assertGreaterEqual(int(saved.name.split("-")[1]), 1)
 
 
 if __name__ == "__main__":

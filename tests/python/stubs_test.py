@@ -26,7 +26,7 @@ from typing import Any, Literal, TypedDict
 _Path = str | os.PathLike[str]
 
 '''
-OTHERS = ("model", "train_data", "eval_data", "test_data")  # train() itself has them, since they may be objects
+OTHERS = ("model", "train_data", "eval_data", "test_data", "tokenizer")  # train() itself has them, since they may be objects
 TYPES = {"bool": "bool", "int": "int", "float": "float", "str": "_Path", "list": "Sequence[_Path | float] | _Path | float",
          "dict": "Mapping[str, Any]"}
 SAMPLE = '''

@@ -3,6 +3,7 @@
 Losses, gradient norms and weights have to be equal bit for bit, messages letter for letter.
 """
 
+import importlib.util
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ import threading
 import traceback
 import unittest
 
-from runs import PROGRAM, ROWS, TOKENS, RunTest, program, values
+from runs import GOLDEN, PROGRAM, ROWS, TOKENS, RunTest, program, values
 
 import concord
 import torch
@@ -53,6 +54,28 @@ class TrainTest(RunTest):
         self.assertEqual(values(limited.output_dir), expected)
         with self.assertRaisesRegex(concord.ConfigError, "row 0 of train_data is 5; must be a dict"):
             concord.train(**self.settings("wrong", train_data=iter([5])))
+
+    @unittest.skipUnless(importlib.util.find_spec("transformers"), "transformers is not installed")
+    def test_a_tokenizer_of_transformers_is_that_of_its_folder(self):
+        import transformers
+
+        folder = GOLDEN / "tokenizer/qwen"
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+        tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token or '' }}{% endfor %}"
+        tokenizer.save_pretrained(self.folder / "tokenizer")
+        rows = self.folder / "rows.jsonl"
+        rows.write_text("".join(json.dumps({"text": f"{a} and {a + 1}"}) + "\n" for a in range(24)))
+        config = json.loads((GOLDEN / "hf/qwen2-tiny/config.json").read_text()) | {"vocab_size": len(tokenizer)}
+        more = {"model": None, "model_config": json.dumps(config), "train_data": str(rows)}
+        program({name: each for name, each in self.settings("program", **more, tokenizer=str(self.folder / "tokenizer")).items()
+                 if each is not None})
+        saves = {"save_strategy": "steps", "save_steps": 2}
+        result = concord.train(**self.settings("python", **{**more, **saves}, tokenizer=tokenizer))
+        self.assertEqual(values(result.output_dir), values(self.folder / "program"))
+        self.assertTrue((result.model / "tokenizer.json").exists())
+        resumed = concord.train(**self.settings("resumed", **{**more, **saves}, tokenizer=tokenizer,
+                                                resume_from_checkpoint=str(result.output_dir / "checkpoint-2")))
+        self.assertEqual([row[:4] for row in values(resumed.output_dir)], [row[:4] for row in values(result.output_dir)][2:])
 
     def test_messages_are_those_of_the_command_line(self):
         for wrong in ({"learning_rte": 1e-3}, {"learning_rate": "fast"}, {"max_steps": -5}, {"model": "/nowhere"},

@@ -320,6 +320,8 @@ TEST_F(ResumeCheck, EverySettingOfTheDataChangesItsIdentity) {
        {"sequence_packing", {{"--seq_length", "48"}, {}, {"--sequence_packing"}, "has sequence_packing true"}},
        {"packing_strategy", {packed, {}, {"--packing_strategy", "best_fit"}, "has packing_strategy best_fit"}},
        {"shuffle", {{}, {}, {"--shuffle", "false"}, "has shuffle false"}},
+       {"sample_order", {{}, {}, {"--sample_order", "torch"}, "has sample_order torch"}},
+       {"dataloader_drop_last", {{}, {}, {"--dataloader_drop_last", "false"}, "has dataloader_drop_last false"}},
        {"data_seed", {{}, {}, {"--data_seed", "7"}, "has data_seed 7"}},
        {"per_device_train_batch_size", {{}, {}, {"--per_device_train_batch_size", "2"}, "has global batch size 8"}},
        {"gradient_accumulation_steps", {{}, {}, {"--gradient_accumulation_steps", "2"}, "has global batch size 2"}},

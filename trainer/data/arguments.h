@@ -10,6 +10,7 @@
 #include "core/base/enum_names.h"
 #include "trainer/data/batch_ramp.h"
 #include "trainer/data/media/media_settings.h"
+#include "trainer/data/sampler.h"
 #include "trainer/data/text/dataset_info.h"
 
 namespace concord {
@@ -68,6 +69,7 @@ struct DataArguments {
 
   int64_t seed = 42;
   bool shuffle = true;
+  SampleShuffle sample_order = SampleShuffle::computed;
   bool drop_last = true;  // false: the last batch of an epoch is padded with rows without counted tokens
   int64_t epochs = 0;     // number of epochs before next() ends; 0: unlimited
 

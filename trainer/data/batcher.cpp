@@ -108,7 +108,7 @@ Batcher::Batcher(const DataArguments& arguments, std::unique_ptr<SampleSource> s
   if (batches(*first) < 1) {
     throw ConfigError(
         fmt::format("{} has {} {}, fewer than one global batch of {} ({} x {} micro-batches x {} data-parallel ranks); "
-                    "use more data or a smaller batch, or keep the incomplete last batch (drop_last false)",
+                    "use more data or a smaller batch, or keep the incomplete last batch (dataloader_drop_last false)",
                     source_->name(), rows(*first), arguments_.packing ? "packed rows" : "samples", shape_.rows(),
                     shape_.micro_batch_size, shape_.accumulation, shape_.dp_size));
   }
@@ -135,7 +135,8 @@ std::shared_ptr<const Epoch> Batcher::epoch(int64_t number) const {
   const std::lock_guard lock(mutex_);
   if (last_epoch_ != nullptr && last_epoch_->number == number) return last_epoch_;
   const bool shuffle = arguments_.shuffle && !(source_->is_shuffled() && number == 0);
-  Epoch made{.number = number, .order = SampleOrder(arguments_.seed, number, samples(), shuffle)};
+  Epoch made{.number = number,
+             .order = SampleOrder(arguments_.seed, number, samples(), shuffle, arguments_.sample_order)};
   if (arguments_.packing) {
     std::vector<int64_t> lengths(static_cast<size_t>(samples()));
     for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = length(made, static_cast<int64_t>(i));
@@ -311,6 +312,10 @@ DataIdentity Batcher::identity() const {
     identity.emplace_back("packing_strategy", name_of(given.packing_strategy));
   }
   // Included only if set, since checkpoints from before the options lack them.
+  if (given.shuffle && given.sample_order != SampleShuffle::computed) {
+    identity.emplace_back("sample_order", name_of(given.sample_order));
+  }
+  if (!given.drop_last) identity.emplace_back("dataloader_drop_last", "false");
   if (given.reset_position_ids) identity.emplace_back("reset_position_ids", "true");
   if (given.reset_attention_mask) identity.emplace_back("reset_attention_mask", "true");
   if (given.eod_mask_loss) identity.emplace_back("eod_mask_loss", "true");

@@ -8,16 +8,26 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "core/base/enum_names.h"
 
 namespace concord {
 
+// The permutation that shuffles the samples of an epoch. torch: that of accelerate's SeedableRandomSampler, so the one
+// of transformers' Trainer, torch.randperm with the seed plus the epoch.
+enum class SampleShuffle { computed, torch };
+template <>
+inline constexpr std::string_view kEnumNames<SampleShuffle>[] = {"computed", "torch"};
+
 // A permutation of 0 .. size-1 that is computed, not stored: eight Feistel rounds over the next even power of two,
 // repeated until the value is below size (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). Starting in
-// the middle costs nothing.
+// the middle costs nothing. SampleShuffle::torch takes 4 bytes per sample.
 class SampleOrder {
  public:
-  // |shuffle| false: the identity.
-  SampleOrder(int64_t seed, int64_t epoch, int64_t size, bool shuffle);
+  // |shuffle| false: the identity. Throws ConfigError for more samples than torch's 32-bit generator is used for.
+  SampleOrder(int64_t seed, int64_t epoch, int64_t size, bool shuffle, SampleShuffle kind = SampleShuffle::computed);
 
   int64_t size() const { return size_; }
   int64_t at(int64_t place) const;
@@ -29,6 +39,7 @@ class SampleOrder {
   bool shuffle_;
   uint64_t key_ = 0;
   int half_bits_ = 0;
+  std::vector<uint32_t> permutation_;  // of SampleShuffle::torch
 };
 
 // The division of a global batch.

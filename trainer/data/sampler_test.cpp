@@ -36,6 +36,16 @@ TEST(SampleOrder, OrderNeverChanges) {
   EXPECT_EQ(listed(SampleOrder(42, 0, 10, true)), (std::vector<int64_t>{4, 9, 6, 5, 7, 2, 3, 8, 0, 1}));
 }
 
+// torch 2.13: torch.randperm(10, generator=torch.Generator().manual_seed(42 + 1))
+TEST(SampleOrder, TorchsIsRandperm) {
+  EXPECT_EQ(listed(SampleOrder(42, 1, 10, true, SampleShuffle::torch)),
+            (std::vector<int64_t>{8, 4, 9, 0, 5, 1, 6, 7, 2, 3}));
+  const std::vector<int64_t> list = listed(SampleOrder(7, 0, 1000, true, SampleShuffle::torch));
+  EXPECT_EQ((std::vector<int64_t>{list[0], list[1], list[500], list[998], list[999]}),
+            (std::vector<int64_t>{615, 284, 300, 477, 409}));
+  EXPECT_EQ(listed(SampleOrder(42, 1, 3, false, SampleShuffle::torch)), (std::vector<int64_t>{0, 1, 2}));
+}
+
 TEST(SampleOrder, SeedsAndEpochsGiveOtherOrders) {
   std::set<std::vector<int64_t>> orders;
   for (int64_t seed = 0; seed < 10; ++seed) {

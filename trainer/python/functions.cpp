@@ -6,6 +6,8 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <cmath>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -121,6 +123,34 @@ ComputeMetrics python_metrics(const py::object& function) {
 ForwardStep python_loss(const py::object& function, const TrainingArguments& arguments) {
   check_loss_is_replaceable(arguments);
   return PythonLoss(function, arguments);
+}
+
+Multipliers python_groups(const py::object& function) {
+  require_callable(function, "parameter_groups", "two arguments, the name and the shape of a parameter");
+  return [&function](const Parameter& parameter) {
+    std::vector<int64_t> shape;
+    for (const ShardSpec::Dim& dim : parameter.spec.dims) shape.push_back(dim.size);
+    GroupMultipliers multipliers;
+    const std::map<std::string, double*, std::less<>> known = {{"lr", &multipliers.lr},
+                                                               {"weight_decay", &multipliers.weight_decay}};
+    const py::gil_scoped_acquire gil;
+    const py::object result = function(parameter.spec.name, py::tuple(py::cast(shape)));
+    if (result.is_none()) return multipliers;
+    const auto refuse = [&] {
+      throw ConfigError(
+          fmt::format("parameter_groups returned {} for {}; must return None or a dict of multipliers >= 0: "
+                      "lr, weight_decay",
+                      py::repr(result).cast<std::string>(), parameter.spec.name));
+    };
+    if (!py::isinstance<py::dict>(result)) refuse();
+    for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(result)) {
+      const auto field = known.find(py::str(name).cast<std::string>());
+      if (field == known.end() || !PyNumber_Check(value.ptr())) refuse();
+      *field->second = py::float_(py::reinterpret_borrow<py::object>(value));
+      if (!(*field->second >= 0) || !std::isfinite(*field->second)) refuse();
+    }
+    return multipliers;
+  };
 }
 
 void bind_predicted_sample(py::module_& module) {

@@ -23,6 +23,10 @@ ComputeMetrics python_metrics(const pybind11::object& function);
 // replaces. The forward step throws ConfigError for any other result. Needs no GIL.
 ForwardStep python_loss(const pybind11::object& function, const TrainingArguments& arguments);
 
+// Returns the multipliers of a parameter's group by |function| of its name and shape, which returns None or a dict with
+// lr and weight_decay. Throws like require_callable; the result throws ConfigError for anything else.
+Multipliers python_groups(const pybind11::object& function);
+
 // Adds PredictedSample to the module.
 void bind_predicted_sample(pybind11::module_& module);
 

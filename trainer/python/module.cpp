@@ -5,7 +5,9 @@
 #include <torch/csrc/Exceptions.h>
 
 #include "core/base/config_error.h"
+#include "core/models/config.h"
 #include "platform/loader/error.h"
+#include "trainer/arguments/foreign/foreign.h"
 #include "trainer/arguments/table.h"
 #include "trainer/cli/program_version.h"
 #include "trainer/python/callback.h"
@@ -44,15 +46,17 @@ void rethrow_of_python(const std::exception& error) {
   }
 }
 
-// |functions| has loop, compute_metrics, compute_loss and network (a concord._module.Network), or None for each.
+// |functions| has loop, compute_metrics, compute_loss, parameter_groups and network (a concord._module.Network), or None
+// for each.
 py::dict train(const std::vector<std::string>& args, const std::vector<py::object>& callbacks,
                const py::dict& functions) {
   EmbeddedOptions options;
   for (const py::object& each : callbacks) options.callbacks.push_back(std::make_shared<PythonCallback>(each));
   const py::object loop = functions["loop"], metrics = functions["compute_metrics"], loss = functions["compute_loss"];
-  const py::object network = functions["network"];
+  const py::object network = functions["network"], groups = functions["parameter_groups"];
   if (!loop.is_none()) use_python_loop(loop, &options);
   if (!metrics.is_none()) options.compute_metrics = python_metrics(metrics);
+  if (!groups.is_none()) options.multipliers = python_groups(groups);
   if (!loss.is_none()) {
     require_callable(loss, "compute_loss", "two arguments, the logits and the batch");
     options.forward_step = [&](const TrainingArguments& given) { return python_loss(loss, given); };
@@ -110,6 +114,21 @@ py::list settings() {
   return rows;
 }
 
+// The meaning of a setting of another program: (kind, argument or reason, accepted values); None if it is unknown.
+py::object foreign_setting(const std::string& name) {
+  struct Row {
+    py::tuple operator()(const SameArgument& same) const { return py::make_tuple("same", same.argument, py::tuple()); }
+    py::tuple operator()(const Converted& into) const { return py::make_tuple("converted", into.as, py::tuple()); }
+    py::tuple operator()(const DescribesModel&) const { return py::make_tuple("model", "", py::tuple()); }
+    py::tuple operator()(const WithoutEffect& none) const { return py::make_tuple("ignored", none.why, py::tuple()); }
+    py::tuple operator()(const NotSupported& refused) const {
+      return py::make_tuple("refused", refused.instead, py::cast(refused.neutral));
+    }
+  };
+  const ForeignSetting* setting = find_foreign(name);
+  return setting == nullptr ? py::object(py::none()) : std::visit(Row{}, setting->meaning);
+}
+
 }  // namespace
 }  // namespace concord
 
@@ -133,5 +152,8 @@ PYBIND11_MODULE(_core, module) {
   bind_layers(module);
   module.def("train", &train);
   module.def("settings", &settings);
+  module.def("foreign_setting", &foreign_setting);
+  // Throws ConfigError unless the text of a config.json describes a model of one of Concord's families.
+  module.def("check_model_config", [](const std::string& text) { parse_model_config(text, "config.json"); });
   module.attr("version") = program_version();
 }

@@ -57,6 +57,7 @@ EmbeddedRun train_embedded(const std::vector<std::string>& args, const EmbeddedO
   Providers providers;
   providers.compute_metrics = embedded.compute_metrics;
   providers.model = embedded.model;
+  providers.multipliers = embedded.multipliers;
   if (embedded.forward_step) providers.forward_step = embedded.forward_step(line.arguments);
   try {
     return {run_training(line.arguments, providers, options), line.arguments.output.dir};

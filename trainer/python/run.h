@@ -20,6 +20,7 @@ struct EmbeddedOptions {
   std::function<void(Trainer& trainer)> loop = {};  // RunOptions::loop
   ComputeMetrics compute_metrics = {};
   std::function<ForwardStep(const TrainingArguments& arguments)> forward_step = {};  // called before the run
+  Multipliers multipliers = {};
   // A model of the caller: |use_model| is called before the run and sets what follows from it.
   std::function<void(TrainingArguments* arguments)> use_model = {};
   ModelProvider model = {};

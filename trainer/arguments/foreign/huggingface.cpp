@@ -24,7 +24,6 @@ void add_hf_names(ForeignRows& rows) {
 void add_hf_ignored(ForeignRows& rows) {
   rows.no_effect("this command always trains; eval_data and eval_strategy control evaluation",
                  {"do_train", "do_eval", "skip_memory_metrics"})
-      .no_effect("samples that do not fill a whole step are always dropped", {"dataloader_drop_last"})
       .no_effect(kPrefetch, {"dataloader_num_workers", "dataloader_pin_memory", "dataloader_persistent_workers",
                              "dataloader_in_order", "dataloader_multiprocessing_context", "remove_unused_columns",
                              "label_names", "length_column_name", "accelerator_config", "dispatch_batches",

@@ -21,6 +21,11 @@ class _Indexed(Protocol[_Row]):
 
     def __getitem__(self, index: int, /) -> _Row: ...
 
+class _Tokenizer(Protocol):
+    """A tokenizer of transformers."""
+
+    def save_pretrained(self, save_directory: str, /) -> object: ...
+
 _Path = str | os.PathLike[str]
 _Data = _Path | Sequence[_Path | float] | Iterable[Mapping[str, Any]] | _Indexed[Mapping[str, Any]]
 
@@ -288,8 +293,10 @@ def train(
     loop: Callable[[Trainer], object] | None = None,
     compute_metrics: Callable[[list[PredictedSample]], Mapping[str, float]] | None = None,
     compute_loss: Callable[[torch.Tensor, dict[str, torch.Tensor]], torch.Tensor] | None = None,
+    parameter_groups: Callable[[str, tuple[int, ...]], Mapping[str, float] | None] | None = None,
     model: _Path | torch.nn.Module | None = None,
     config: _Path | None = None,
+    tokenizer: _Path | _Tokenizer | None = None,
     train_data: _Data | None = None,
     eval_data: _Data | None = None,
     test_data: _Data | None = None,

@@ -103,8 +103,6 @@ class Settings(TypedDict, total=False):
     'truncate samples to this many tokens; 0: reject samples longer than seq_length. Sets seq_length if that is 0'
     truncation: Literal['right', 'left', 'drop', 'split'] | None
     'samples longer than cutoff_len: right removes their end, left their start, drop omits them, split makes several samples of each'
-    tokenizer: _Path | None
-    "tokenizer for text and chat data: byte, a tokenizer.json or its folder; empty: that of the model's folder"
     chat_template: _Path | None
     "Jinja file that formats conversations; empty: the tokenizer's own chat template"
     media_dir: _Path | None
@@ -137,6 +135,10 @@ class Settings(TypedDict, total=False):
     "first_fit keeps more of the shuffled order, best_fit fills rows better (TRL's bfd)"
     shuffle: bool | None
     'false: read samples in file order'
+    sample_order: Literal['computed', 'torch'] | None
+    "permutation of shuffled samples: computed, for any number of them; torch, that of transformers' Trainer"
+    dataloader_drop_last: bool | None
+    "leave out samples at the end of an epoch that do not fill a step; false: train on them, as transformers' Trainer does"
     data_seed: int | None
     'seed of the sample order; 0: same as seed'
     dataloader_prefetch_factor: int | None

@@ -88,14 +88,14 @@ class Result:
         return f"<table>{rows}</table>{curve}"
 
 
-def train(*, callbacks=(), loop=None, compute_metrics=None, compute_loss=None, **settings):
+def train(*, callbacks=(), loop=None, compute_metrics=None, compute_loss=None, parameter_groups=None, **settings):
     """Trains as `concord train --name value ...` does, and returns a Result.
 
     Names, defaults, checks and messages are those of the command line (`concord train --help`), for which underscores
     and dashes are the same. `config` names a YAML or TOML file; settings given here take precedence. None means that a
     setting is not given. `train_data`, `eval_data` and `test_data` are a path, or an iterable of dicts: rows of a .jsonl
-    file, such as {"text": ...}, {"messages": [...]} or {"input_ids": [...], "labels": [...]}. Without a model and data it
-    trains a small model on generated text.
+    file, such as {"text": ...}, {"messages": [...]} or {"input_ids": [...], "labels": [...]}. `tokenizer` may be one of
+    transformers, with its chat template. Without a model and data it trains a small model on generated text.
 
     `loop` is a function of a concord.Trainer, which it uses until it returns: `while logs := trainer.train_step(): ...`.
     Afterwards the run ends as it does without it. Every rank calls the same methods in the same order.
@@ -105,12 +105,16 @@ def train(*, callbacks=(), loop=None, compute_metrics=None, compute_loss=None, *
     the logits [B, S, V] of a micro-batch and a dict of its `input_ids` and `labels` [B, S], where a label is the next token
     or -100; it returns a loss per token [B, S], which autograd differentiates and the trainer averages over the labels.
 
+    `parameter_groups` is a function of the name and shape of a parameter; it returns None, or a dict of multipliers of its
+    learning rate and weight decay: {"lr": 0.1, "weight_decay": 0}.
+
     Each process is one rank: start several with `concord launch --nproc N -- python SCRIPT` or torchrun. Raises
     ConfigError for invalid settings, Error for a failed device or rank, and what a callback raises. SIGINT, SIGTERM and
     SIGHUP stop the run after the current step; it saves, and KeyboardInterrupt or SystemExit is raised.
     """
     sys.stdout.flush()  # the run prints to the same file
-    functions = {"loop": loop, "compute_metrics": compute_metrics, "compute_loss": compute_loss, "network": None}
+    functions = {"loop": loop, "compute_metrics": compute_metrics, "compute_loss": compute_loss,
+                 "parameter_groups": parameter_groups, "network": None}
     with tempfile.TemporaryDirectory(prefix="concord-") as folder:
         if is_module(settings.get("model")):
             from concord._module import Network
@@ -118,13 +122,23 @@ def train(*, callbacks=(), loop=None, compute_metrics=None, compute_loss=None, *
         for name in DATA:
             if is_rows(settings.get(name)):
                 settings[name] = write_rows(settings[name], name, pathlib.Path(folder), settings.get("max_samples"))
-        done = _library.core.train(words_of(settings), list(callbacks), functions)
+        if hasattr(settings.get("tokenizer"), "save_pretrained"):  # one of transformers
+            settings["tokenizer"].save_pretrained(pathlib.Path(folder) / "tokenizer")
+            settings["tokenizer"] = pathlib.Path(folder) / "tokenizer"
+        done = _library.core.train(words_of(settings), [*callbacks, *progress()], functions)
     stopped_by = done.pop("stop_signal")
     if stopped_by == signal.SIGINT:
         raise KeyboardInterrupt(done["reason"])
     if stopped_by:
         raise SystemExit(128 + stopped_by)
     return Result(**{**done, "output_dir": pathlib.Path(done["output_dir"])})
+
+
+def progress():
+    """Returns the callbacks that show a run in a notebook; elsewhere the run prints its progress itself."""
+    from concord import _notebook
+
+    return [_notebook.NotebookProgress()] if _notebook.in_notebook() else []
 
 
 def lines_of(path):
