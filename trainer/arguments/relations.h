@@ -21,7 +21,8 @@ void check_objective_relations(const TrainingArguments& a, Problems* problems);
 // Throws ConfigError unless every batch size of a ramp-up on |world| processes has a schedule of the kind of |a|.
 void check_ramp_schedules(const TrainingArguments& a, int64_t world);
 
-// Returns the relative speeds that heterogeneous_split gives |replicas|; empty for none, and for auto. Throws ConfigError.
+// Returns the relative speeds that heterogeneous_split gives |replicas|; empty for none, and for auto. Throws
+// ConfigError.
 std::vector<double> given_speeds(const TrainingArguments& a, int64_t replicas);
 // Returns what the number of micro-batches of each replica must be a multiple of.
 int64_t micro_batch_unit(const TrainingArguments& a);

@@ -1,5 +1,5 @@
-// The division of the micro-batches of a step among data-parallel replicas, and of layers among pipeline stages, by their
-// speed (heterogeneous_split). Pure functions.
+// The division of the micro-batches of a step among data-parallel replicas, and of layers among pipeline stages, by
+// their speed (heterogeneous_split). Pure functions.
 //
 // Micro-batches of the global batch are assigned in rounds: round m has one for each replica with more than m of them,
 // in rank order. If all have the same number, micro-batch m of replica r is number m * replicas + r (BatchShape).
@@ -12,8 +12,8 @@
 
 namespace concord {
 
-// Returns how many of |total| equal pieces of work each of the replicas or stages gets, in multiples of |unit|, such that
-// the last of them finishes as early as possible: 8 at speeds 3, 1 are 6 and 2. All get at least |unit|. |speeds| are
+// Returns how many of |total| equal pieces of work each of the replicas or stages gets, in multiples of |unit|, such
+// that the last of them finishes as early as possible: 8 at speeds 3, 1 are 6 and 2. All get at least |unit|. |speeds| are
 // relative. Throws ConfigError if |total| is not a multiple of |unit| with at least one unit for each.
 std::vector<int64_t> divide_by_speed(int64_t total, std::span<const double> speeds, int64_t unit = 1);
 

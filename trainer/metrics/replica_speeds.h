@@ -3,8 +3,8 @@
 //
 // After kWarmUpSteps steps of the process, which create communicators and fill caches, kTimedSteps steps with equal
 // numbers of micro-batches are timed: the own time of a rank, without waiting for others (StepClock). A replica is as
-// slow as the slowest of its ranks. Then the division is fixed for the run. Checkpoints contain the speeds, so a resumed
-// run with the same number of replicas has the same division, and computes the same bits.
+// slow as the slowest of its ranks. Then the division is fixed for the run. Checkpoints contain the speeds, so a
+// resumed run with the same number of replicas has the same division, and computes the same bits.
 #pragma once
 
 #include <cstdint>

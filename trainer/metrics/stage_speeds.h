@@ -11,8 +11,8 @@
 
 namespace concord {
 
-// Sets the stages of |plan| and its pipeline_model_parallel_layout. Does nothing unless heterogeneous_split is auto, and
-// there are several stages, one chunk per rank, and no layout is given. Waits: for all ranks.
+// Sets the stages of |plan| and its pipeline_model_parallel_layout. Does nothing unless heterogeneous_split is auto,
+// and there are several stages, one chunk per rank, and no layout is given. Waits: for all ranks.
 void assign_layers_by_speed(TrainingPlan* plan, ParallelContext& job);
 
 }  // namespace concord

@@ -46,8 +46,8 @@ void rethrow_of_python(const std::exception& error) {
   }
 }
 
-// |functions| has loop, compute_metrics, compute_loss, parameter_groups and network (a concord._module.Network), or None
-// for each.
+// |functions| has loop, compute_metrics, compute_loss, parameter_groups and network (a concord._module.Network), or
+// None for each.
 py::dict train(const std::vector<std::string>& args, const std::vector<py::object>& callbacks,
                const py::dict& functions) {
   EmbeddedOptions options;
