@@ -41,8 +41,8 @@ struct ExpertConfig {
   bool stacked_in_files = false;
   std::string gate_up = "mlp.experts.gate_up_proj";
 
-  // Files have the experts of a layer in two tensors without biases, gate_up [experts, 2 out, in] (see above), the gates
-  // first, and down, instead of three per expert.
+  // Files have the experts of a layer in two tensors without biases, gate_up [experts, 2 out, in] (see above), the
+  // gates first, and down, instead of three per expert.
   bool two_tensors_in_files = false;
 
   // MTP layers, which come after the last, have experts if any layer has.

@@ -1,10 +1,10 @@
 // State in types narrower than fp32, the one place that converts it: a piece of the moments at a time is widened to
 // fp32, updated by a rule, which knows only fp32, and rounded to nearest (bf16: ties to even; 8-bit codes:
 // core/ops/optimizer/block_codes.h; fp8: x / scale in e4m3, where the scale of a block is its largest |x|, at least
-// 1e-12, divided by 448, as in torchao's OptimStateFp8; fp16: likewise, divided by 65504). Main weights without an fp32 copy are widened and kept again
-// (core/optim/main_weights.h). All rules, on the host and on devices, have their narrow state by this. A device needs
-// no kernel for it, but one that has a kernel of AdamW for narrow state (core/ops/optimizer/adamw.h) uses that, except
-// for fp8, fp16, kahan_sum and bf16_stochastic_round.
+// 1e-12, divided by 448, as in torchao's OptimStateFp8; fp16: likewise, divided by 65504). Main weights without an fp32
+// copy are widened and kept again (core/optim/main_weights.h). All rules, on the host and on devices, have their narrow
+// state by this. A device needs no kernel for it, but one that has a kernel of AdamW for narrow state
+// (core/ops/optimizer/adamw.h) uses that, except for fp8, fp16, kahan_sum and bf16_stochastic_round.
 #pragma once
 
 #include <ATen/core/Tensor.h>

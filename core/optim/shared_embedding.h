@@ -1,10 +1,10 @@
-// The embedding that the first and the last pipeline stage share (tie_word_embeddings, MTP), if the two are on different
-// platforms.
+// The embedding that the first and the last pipeline stage share (tie_word_embeddings, MTP), if the two are on
+// different platforms.
 //
-// Both stages have the same gradient bits, since it is summed over the embedding group, and on one platform both compute
-// the same update. Platforms round differently, so there the last stage takes over the weights of the first: the main
-// weights, from which the same parameter follows everywhere. Moments stay each stage's own. They are averages of equal
-// gradients, so their rounding errors do not add up, and checkpoints contain those of the first stage.
+// Both stages have the same gradient bits, since it is summed over the embedding group, and on one platform both
+// compute the same update. Platforms round differently, so there the last stage takes over the weights of the first:
+// the main weights, from which the same parameter follows everywhere. Moments stay each stage's own. They are averages
+// of equal gradients, so their rounding errors do not add up, and checkpoints contain those of the first stage.
 // Threads: training thread only.
 #pragma once
 

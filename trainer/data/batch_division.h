@@ -13,8 +13,8 @@
 namespace concord {
 
 // Returns how many of |total| equal pieces of work each of the replicas or stages gets, in multiples of |unit|, such
-// that the last of them finishes as early as possible: 8 at speeds 3, 1 are 6 and 2. All get at least |unit|. |speeds| are
-// relative. Throws ConfigError if |total| is not a multiple of |unit| with at least one unit for each.
+// that the last of them finishes as early as possible: 8 at speeds 3, 1 are 6 and 2. All get at least |unit|. |speeds|
+// are relative. Throws ConfigError if |total| is not a multiple of |unit| with at least one unit for each.
 std::vector<int64_t> divide_by_speed(int64_t total, std::span<const double> speeds, int64_t unit = 1);
 
 // Returns the numbers in the global batch of the micro-batches of |replica|, which are counts[replica].

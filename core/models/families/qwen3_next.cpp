@@ -1,7 +1,7 @@
 // Qwen 3 Next, and the text models of Qwen 3.5 (also 3.6 and 3.8): three of four layers have a gated delta net, the
 // others attention with a gate on its output and rope on a quarter of each head. Norms multiply by 1 + their weight;
-// experts, and a shared expert with a gate, in all but the dense Qwen 3.5. As in transformers, the MTP layer in the files
-// is not used by default.
+// experts, and a shared expert with a gate, in all but the dense Qwen 3.5. As in transformers, the MTP layer in the
+// files is not used by default.
 #include <fmt/core.h>
 
 #include "core/models/families/family.h"

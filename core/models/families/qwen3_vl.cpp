@@ -1,5 +1,5 @@
-// Qwen 3 VL: text models are Qwen 3, dense or with experts, with positions on three axes. Features of some blocks of the vision tower are added
-// to the outputs of the first text layers.
+// Qwen 3 VL: text models are Qwen 3, dense or with experts, with positions on three axes. Features of some blocks of
+// the vision tower are added to the outputs of the first text layers.
 #include "core/models/families/family.h"
 
 namespace concord {

@@ -52,8 +52,8 @@ Sample real_layer_norm(const LayerNormSize& size, Draw& draw, c10::ScalarType ty
   return {{x, weight, bias, 1e-6}, 0, {}, slack};
 }
 
-// With g = grad w and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)), dweight = sum of grad h, dbias = sum of
-// grad.
+// With g = grad w and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)), dweight = sum of grad h, dbias = sum
+// of grad.
 Sample real_layer_norm_backward(const LayerNormSize& size, Draw& draw, c10::ScalarType type) {
   const Tensor x = draw.normal({size.rows, size.width}, type), weight = draw.normal({size.width}, type);
   const Tensor wide = x.to(at::kDouble), mean = wide.mean(-1, true);

@@ -279,7 +279,7 @@ const RegisterRealSizes kRealDropout(
     {[](Draw& draw, c10::ScalarType type) { return Sample{{draw.normal({3, 5000}, type), 0.1, 77, 3, 10001}}; },
      [](Draw& draw, c10::ScalarType type) { return Sample{{draw.normal({1031, 4099}, type), 0.1, 77, 3, 10001}}; }});
 
-// --------------------------------------------------------------------------------------------- groups and main gradients
+// ------------------------------------------------------------------------------------------- groups and main gradients
 
 // Three groups of tensors, the second without 16-bit values, which follow one another in flat buffers or not.
 Sample draw_groups(Draw& draw, c10::ScalarType type, int64_t longest) {

@@ -1,10 +1,10 @@
 // How optimizer state in the host's memory passes through a device that updates it: in chunks, each a contiguous range
 // of host memory, through a few buffers of the device. Pure values; needs no libtorch. Threads: any.
 //
-// The moves "in 0 > 0, in 1 > 1, in 2 > 2, update 0, out 0, in 3 > 0, update 1, ..." are enqueued in this order on three
-// streams, one for each kind. A chunk enters a buffer once the chunk before it there has left, is updated once it has
-// entered, and leaves once it is updated. So with three buffers one chunk enters while another is updated and a third
-// leaves, and at the start of an update the first chunks are already on the device.
+// The moves "in 0 > 0, in 1 > 1, in 2 > 2, update 0, out 0, in 3 > 0, update 1, ..." are enqueued in this order on
+// three streams, one for each kind. A chunk enters a buffer once the chunk before it there has left, is updated once it
+// has entered, and leaves once it is updated. So with three buffers one chunk enters while another is updated and a
+// third leaves, and at the start of an update the first chunks are already on the device.
 #pragma once
 
 #include <cstddef>

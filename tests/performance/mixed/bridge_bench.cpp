@@ -1,5 +1,5 @@
-// The bridge (platform/bridge) between a device and a process on the host, compared with what the device's copies to and
-// from pinned host memory allow, in the same run: bridge_bench [part of a name] [--json]
+// The bridge (platform/bridge) between a device and a process on the host, compared with what the device's copies to
+// and from pinned host memory allow, in the same run: bridge_bench [part of a name] [--json]
 //
 // This process has the device of CONCORD_PLATFORM, a second one is on cpu. ours and peer are GB/s of the data that
 // crosses; rounds of both alternate, and the median counts. On the cpu plugin a pinned copy is a memcpy.

@@ -1,6 +1,6 @@
 // Reads files of records that are not JSON lines: .parquet, .arrow, .json (a list), .tar (WebDataset), and .jsonl as
-// .gz, .zst or .xz. Python (trainer/data/text/records_process.py; pyarrow for the first two and zstd) converts them to JSON
-// lines. Threads: any.
+// .gz, .zst or .xz. Python (trainer/data/text/records_process.py; pyarrow for the first two and zstd) converts them to
+// JSON lines. Threads: any.
 #pragma once
 
 #include <functional>
