@@ -134,8 +134,7 @@ void find_form_of_experts(const safetensors::Weights& weights, ModelConfig* conf
   ExpertConfig& experts = config->experts;
   int64_t layer = 0;
   while (layer < config->num_hidden_layers && !experts.has_layer(layer)) ++layer;
-  const bool has_biases = experts.stacked_in_files && !experts.two_tensors_in_files;
-  if (layer == config->num_hidden_layers || has_biases) return;
+  if (layer == config->num_hidden_layers || experts.has_biases()) return;
   const auto find = [&](const std::string& tensor) {
     const std::string name = fmt::format("model.layers.{}.{}", layer, tensor);
     const safetensors::Weights::Tensor* found = weights.find(name);
@@ -143,13 +142,17 @@ void find_form_of_experts(const safetensors::Weights& weights, ModelConfig* conf
     return found;
   };
   const auto *const gate_up = find(experts.gate_up), *const down = find("mlp.experts.down_proj");
-  experts.two_tensors_in_files = gate_up != nullptr && down != nullptr;
+  if (gate_up == nullptr || down == nullptr) {
+    experts.files = ExpertFiles::per_expert;
+    return;
+  }
   const int64_t inner = experts.intermediate_size, hidden = config->hidden_size;
   const auto first_is = [](const safetensors::Weights::Tensor& tensor, int64_t size) {
     return tensor.info->shape.size() == 3 && tensor.info->shape[1] == size;
   };
-  experts.stacked_in_files = experts.stacked_in_files && experts.two_tensors_in_files &&
-                             (hidden == 2 * inner ? first_is(*down, inner) : first_is(*gate_up, hidden));
+  const bool may_be = experts.are_inputs_first();
+  const bool are = may_be && (hidden == 2 * inner ? first_is(*down, inner) : first_is(*gate_up, hidden));
+  experts.files = are ? ExpertFiles::inputs_first : ExpertFiles::outputs_first;
 }
 
 ModelConfig config_in_use(const ModelConfig& config, const ModelArgs& args) {

@@ -349,8 +349,7 @@ double parameters_of(const ModelConfig& model) {
   const double dense_mlp = 3 * hidden * inner + (model.mlp_bias ? 2 * inner + hidden : 0);
   const double expert_inner = number(experts.intermediate_size);
   const double expert_biases =
-      (experts.stacked_in_files && !experts.two_tensors_in_files ? 2 * expert_inner + hidden : 0) +
-      (experts.router_bias.empty() ? 0 : 1);
+      (experts.has_biases() ? 2 * expert_inner + hidden : 0) + (experts.router_bias.empty() ? 0 : 1);
   const double one_expert = 3 * hidden * expert_inner + hidden + expert_biases;  // and its row of the router
   const double sparse_mlp = number(experts.num_experts) * one_expert +
                             3 * hidden * number(experts.shared_intermediate_size) + (experts.shared_gate ? hidden : 0);

@@ -74,7 +74,7 @@ ConfigFields config_fields(const ExpertConfig& experts) {
       same("the shared expert's intermediate size", experts.shared_intermediate_size),
       same("norm_topk_prob", experts.norm_topk_prob), same("sigmoid scores", experts.sigmoid_scores),
       same("expert bias", !experts.bias.empty()), same("softmax over the chosen experts", experts.softmax_after_topk),
-      same("biases of router and experts", experts.stacked_in_files && !experts.two_tensors_in_files),
+      same("biases of router and experts", experts.has_biases()),
       same("routed_scaling_factor", experts.routed_scaling_factor), same("n_group", experts.n_group),
       same("topk_group", experts.topk_group), same("layers with experts", experts.sparse),
       // The loss that balances experts is a setting of the run.
@@ -87,7 +87,6 @@ ConfigFields config_fields(const ExpertConfig& experts) {
       may_differ("expert bias of two dimensions", experts.bias_is_row),
       may_differ("name of the shared expert", experts.shared), may_differ("name of the gates", experts.gate),
       may_differ("name of the ups", experts.up), may_differ("name of the downs", experts.down),
-      may_differ("experts of a layer in two tensors", experts.two_tensors_in_files),
       may_differ("name of the stacked gates and ups", experts.gate_up)};
 }
 

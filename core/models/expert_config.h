@@ -7,6 +7,14 @@
 
 namespace concord {
 
+// How files have the experts of a layer.
+enum class ExpertFiles {
+  per_expert,     // three tensors per expert: gate, up and down
+  outputs_first,  // two tensors of all experts: [experts, 2 out, in], the gates before the ups, and [experts, out, in]
+  inputs_first,   // like outputs_first, but [experts, in, 2 out] and [experts, in, out]
+  with_biases,    // like inputs_first, but gates and ups alternate; both tensors have biases, named with _bias
+};
+
 struct ExpertConfig {
   int64_t num_experts = 0;  // experts per sparse layer; 0: the model has none
   int64_t num_experts_per_tok = 0;
@@ -36,14 +44,11 @@ struct ExpertConfig {
   std::string up = "mlp.experts.{}.up_proj.weight";
   std::string down = "mlp.experts.{}.down_proj.weight";
 
-  // Files have the experts of a layer in one tensor [experts, in, 2 out] for gate and up, and one for down. Gate and up
-  // alternate and both have biases, with _bias after their names, unless two_tensors_in_files is true too.
-  bool stacked_in_files = false;
-  std::string gate_up = "mlp.experts.gate_up_proj";
+  ExpertFiles files = ExpertFiles::per_expert;
+  std::string gate_up = "mlp.experts.gate_up_proj";  // of all experts, unless they are per_expert
 
-  // Files have the experts of a layer in two tensors without biases, gate_up [experts, 2 out, in] (see above), the
-  // gates first, and down, instead of three per expert.
-  bool two_tensors_in_files = false;
+  bool has_biases() const { return files == ExpertFiles::with_biases; }
+  bool are_inputs_first() const { return files == ExpertFiles::inputs_first || has_biases(); }
 
   // MTP layers, which come after the last, have experts if any layer has.
   bool has_layer(int64_t number) const {

@@ -276,9 +276,9 @@ class Planner {
   // Plans a stack of one tensor per expert, in which |pieces| are concatenated along dimension 1; or the tensor |whole|
   // of all experts, with the same pieces.
   void stack(const std::string& name, Dim rows, Dim columns, std::vector<Piece> pieces, const std::string& whole) {
-    const bool is_whole = config_.experts.two_tensors_in_files;
+    const bool is_whole = config_.experts.files != ExpertFiles::per_expert;
     for (Piece& piece : pieces) piece.name = is_whole ? whole : piece.name;
-    const bool turned = config_.experts.stacked_in_files;
+    const bool turned = config_.experts.are_inputs_first();
     const std::vector<Dim> dims = turned ? std::vector{columns, rows} : std::vector{rows, columns};
     ParameterPlan& plan = list_.add_experts(name, dims, normal(), std::move(pieces));
     plan.spec.stacked = !is_whole;
@@ -287,7 +287,7 @@ class Planner {
 
   // Plans all experts of a layer in one tensor, as in the files. Ranks that share an expert add up parts of its
   // results, so each adds a fraction of the last bias.
-  void stacked_in_files(const std::string& layer) {
+  void experts_with_biases(const std::string& layer) {
     const ExpertConfig& all = config_.experts;
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     list_.add_experts(layer + all.gate_up, {{hidden}, {2 * inner, ShardAxis::etp}}, normal());
@@ -305,8 +305,7 @@ class Planner {
     const int64_t inner = all.intermediate_size, hidden = config_.hidden_size;
     const std::string mlp_name = layer + "mlp.";
     whole(mlp_name + "router.weight", all.num_experts, {{layer + all.router, all.num_experts}});
-    const bool has_biases = all.stacked_in_files && !all.two_tensors_in_files;
-    if (!has_biases) {
+    if (!all.has_biases()) {
       adapter_.add_column(mlp_name + "router", {{module_of(layer + all.router), {all.num_experts}}}, hidden);
     }
     if (!all.router_bias.empty()) {
@@ -321,7 +320,7 @@ class Planner {
       const int64_t rows = dims.front().size;
       list_.add(mlp_name + "router.bias", dims, constant_init(0), {{layer + all.bias, rows}}).buffer = true;
     }
-    if (has_biases) return stacked_in_files(layer);
+    if (all.has_biases()) return experts_with_biases(layer);
     stack(mlp_name + "experts.gate_up_proj.weight", {2 * inner, ShardAxis::etp}, {hidden},
           {{layer + all.gate, inner}, {layer + all.up, inner}}, layer + all.gate_up);
     adapter_.add_experts(

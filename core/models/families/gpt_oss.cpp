@@ -10,7 +10,7 @@ void read_gpt_oss_experts(const ConfigReader& read, ModelConfig& model) {
   ExpertConfig& experts = model.experts;
   experts.intermediate_size = model.intermediate_size;
   experts.softmax_after_topk = true;
-  experts.stacked_in_files = true;
+  experts.files = ExpertFiles::with_biases;
   experts.router = "mlp.router.weight";
   experts.router_bias = "mlp.router.bias";
   experts.down = "mlp.experts.down_proj";

@@ -16,8 +16,7 @@ void describe_qwen3_vl_moe(const ConfigReader& read, ModelConfig& model) {
   describe_qwen3_vl(read, model);
   read_qwen_experts(read, model, {.num_experts = 60, .num_experts_per_tok = 4, .moe_intermediate_size = 1408});
   model.experts.norm_topk_prob = true;
-  model.experts.two_tensors_in_files = true;
-  model.experts.stacked_in_files = true;
+  model.experts.files = ExpertFiles::inputs_first;
 }
 
 const VisionDefaults kQwen3VlVision{.kind = TowerKind::qwen3,

@@ -71,7 +71,7 @@ MoeMlp::MoeMlp(const LayerContext& context, int64_t number) : context_(context),
   router_bias_ = context.find(layer + "mlp.router.logit_bias");
   bias_ = context.find(layer + "mlp.router.bias");
   const ExpertConfig& experts = context.config.experts;
-  const bool whole = experts.stacked_in_files && !experts.two_tensors_in_files;
+  const bool whole = experts.has_biases();
   gate_up_ = context.find(layer + (whole ? experts.gate_up : "mlp.experts.gate_up_proj.weight"));
   gate_up_bias_ = whole ? context.find(layer + experts.gate_up + "_bias") : nullptr;
   down_ = context.find(layer + (whole ? experts.down : "mlp.experts.down_proj.weight"));
@@ -231,11 +231,11 @@ Tensor MoeMlp::dispatched(const Tensor& rows, const MoeDispatch& plan, const Sha
   return combine_rows(run_experts(own, plan.order.ends), plan, ep, shared.second);
 }
 
-// A stack that files have as a whole is [experts, in, out].
+// A stack whose inputs come first in files is [experts, in, out].
 Tensor MoeMlp::expert_linear(const Tensor& rows, const Parameter& stack, const ExpertAdapter& adapter,
                              const Tensor& ends) const {
   const GradSink* sink = stack.grad_sink();
-  if (!context_.config.experts.stacked_in_files) {
+  if (!context_.config.experts.are_inputs_first()) {
     return adapter.added_to(grouped_linear(rows, stack.used(), ends, sink), rows, ends);
   }
   const Tensor turned = stack.used().transpose(1, 2);
