@@ -167,15 +167,15 @@ NATIVE = {
         " --eval_steps 500 --recompute_granularity selective",
     "transformers/src/transformers/training_args.py":
         "--model qwen2 --train_data tokens --optimizer adam --learning_rate 5e-5 --lr_scheduler_type linear --warmup_steps 0"
-        " --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --seed 42",
+        " --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --seed 42 --dataloader_drop_last false",
     "trl/trl/trainer/dpo_config.py":
         "--stage dpo --model qwen2 --train_data pairs.jsonl --optimizer adam --learning_rate 1e-6 --lr_scheduler_type linear"
         " --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --bf16 --pref_beta 0.1"
-        " --recompute_granularity full --pref_loss sigmoid --dpo_label_smoothing 0 --seed 42",
+        " --recompute_granularity full --pref_loss sigmoid --dpo_label_smoothing 0 --seed 42 --dataloader_drop_last false",
     "trl/trl/trainer/sft_config.py":
         "--stage sft --model qwen2 --train_data chats.jsonl --optimizer adam --learning_rate 2e-5 --lr_scheduler_type linear"
         " --recompute_granularity full --weight_decay 0 --adam_beta1 0.9 --adam_beta2 0.999 --adam_epsilon 1e-8 --max_grad_norm 1 --bf16 --seed 42"
-        " --packing_strategy best_fit",
+        " --packing_strategy best_fit --dataloader_drop_last false",
 }
 
 
