@@ -63,7 +63,7 @@ class NotebookTest(RunTest):
         def interrupt():
             while not metrics.exists() or not metrics.read_text():
                 time.sleep(0.05)
-            os.kill(client.km.provider.pid, signal.SIGINT)  # what the button of a notebook does
+            os.kill(client.km.provisioner.pid, signal.SIGINT)  # what the button of a notebook does
 
         thread = threading.Thread(target=interrupt, daemon=True)
         thread.start()

@@ -55,6 +55,8 @@ class NotebookProgress(Callback):
 
     def on_log(self, state, control, logs):
         self.losses.append((logs["step"], logs["loss"]))
+        if len(self.losses) > 2 * WIDTH:
+            del self.losses[1:-1:2]
         self.numbers = {name: logs[name] for name in ("loss", "learning_rate", "tokens_per_second") if name in logs}
         self.show(state)
 
