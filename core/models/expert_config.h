@@ -45,7 +45,7 @@ struct ExpertConfig {
   std::string down = "mlp.experts.{}.down_proj.weight";
 
   ExpertFiles files = ExpertFiles::per_expert;
-  std::string gate_up = "mlp.experts.gate_up_proj";  // of all experts, unless they are per_expert
+  std::string gate_up = "mlp.experts.gate_up_proj";  // tensor of all experts; not used with per_expert
 
   bool has_biases() const { return files == ExpertFiles::with_biases; }
   bool are_inputs_first() const { return files == ExpertFiles::inputs_first || has_biases(); }
