@@ -11,7 +11,7 @@ namespace concord::cuda {
 namespace {
 
 // Below, threads cost more than they save; above, one registration fails (at 512 GiB), and copies may not span two.
-constexpr size_t kLeastBytes = size_t{256} << 20, kMostBytes = size_t{256} << 30;
+constexpr size_t kMinBytes = size_t{256} << 20, kMaxBytes = size_t{256} << 30;
 
 size_t usable_processors() {
   cpu_set_t set;
@@ -36,7 +36,7 @@ void touch(char* begin, size_t bytes) {
 }  // namespace
 
 void* PinnedBlocks::allocate(size_t bytes) {
-  if (bytes < kLeastBytes || bytes > kMostBytes) return nullptr;
+  if (bytes < kMinBytes || bytes > kMaxBytes) return nullptr;
   void* const pointer = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pointer == MAP_FAILED) return nullptr;
   touch(static_cast<char*>(pointer), bytes);

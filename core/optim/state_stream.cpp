@@ -44,16 +44,14 @@ int64_t bytes_of(int64_t elements, c10::ScalarType type) {
   return elements * static_cast<int64_t>(c10::elementSize(type));
 }
 
-int64_t aligned(int64_t bytes) { return (bytes + kStreamAlignment - 1) / kStreamAlignment * kStreamAlignment; }
-
 // Sets the tensors of the state of |segment| to parts of |memory| from the byte |*offset| on, which it moves past
 // them. Returns their bytes without gaps.
 int64_t place(Segment& segment, const OffloadedState& state, const at::Tensor& memory, int64_t* offset) {
   int64_t all = 0;
   each_tensor(segment, state, [&](int64_t elements, c10::ScalarType type, at::Tensor& tensor) {
     const int64_t bytes = bytes_of(elements, type);
-    tensor = memory.narrow(0, *offset / kFloat, aligned(bytes) / kFloat).view(type).narrow(0, 0, elements);
-    *offset += aligned(bytes);
+    tensor = memory.narrow(0, *offset / kFloat, stream_aligned(bytes) / kFloat).view(type).narrow(0, 0, elements);
+    *offset += stream_aligned(bytes);
     all += bytes;
   });
   return all;
@@ -68,7 +66,7 @@ std::vector<StreamChunk> stream_chunks(const std::vector<Segment*>& segments, co
     Segment copy = *segment;
     StreamPart& part = parts.emplace_back(StreamPart{segment->size(), 0});
     each_tensor(copy, state, [&](int64_t count, c10::ScalarType type, at::Tensor&) {
-      part.bytes += aligned(bytes_of(count, type));
+      part.bytes += stream_aligned(bytes_of(count, type));
     });
   }
   return pack_chunks(parts, elements);

@@ -7,11 +7,8 @@
 #include "core/base/code_map.h"
 
 namespace concord {
-namespace {
 
-int64_t aligned(int64_t bytes) { return (bytes + kStreamAlignment - 1) / kStreamAlignment * kStreamAlignment; }
-
-}  // namespace
+int64_t stream_aligned(int64_t bytes) { return (bytes + kStreamAlignment - 1) / kStreamAlignment * kStreamAlignment; }
 
 int64_t streamed_bytes(const StatePlan& plan, int64_t elements) {
   int64_t bytes = 0;
@@ -19,7 +16,7 @@ int64_t streamed_bytes(const StatePlan& plan, int64_t elements) {
     const int64_t all = tensor.bytes(elements);
     const bool scaled = tensor.main == MainParamsType::fp32 && has_scales(tensor.type);
     const int64_t scales = scaled ? elements / kStateBlock * static_cast<int64_t>(sizeof(float)) : 0;
-    bytes += aligned(all - scales) + aligned(scales);
+    bytes += stream_aligned(all - scales) + stream_aligned(scales);
   }
   return bytes;
 }

@@ -20,6 +20,8 @@ namespace concord {
 inline constexpr int64_t kStreamBuffers = 3;
 inline constexpr int64_t kStreamAlignment = 64;  // bytes, of every tensor in a chunk
 
+// Returns |bytes| rounded up to a multiple of kStreamAlignment.
+int64_t stream_aligned(int64_t bytes);
 // Returns the bytes of the state of |elements| elements in a chunk: each tensor begins at a multiple of
 // kStreamAlignment.
 int64_t streamed_bytes(const StatePlan& plan, int64_t elements);

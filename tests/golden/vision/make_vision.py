@@ -38,7 +38,7 @@ def text_case(name, rows, images, videos, seconds=None):
 
 
 def text_cases():
-    image, other = (1, 6), (1, 10)  # of grids 4 x 6 and 10 x 4
+    image, other = (1, 6), (1, 10)  # the grids are 4 x 6 and 10 x 4
     one = kinds(image, (0, 3), other, (0, 4))  # an image at the very start
     for name in MODELS:
         yield text_case(name, [one, [0] * len(one)], [[1, 4, 6], [1, 10, 4]], [])

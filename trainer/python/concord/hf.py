@@ -271,8 +271,8 @@ class ConcordMixin:
         missing, unknown = self.model.load_state_dict(weights, strict=False)
         tied = set(getattr(self.model, "_tied_weights_keys", None) or ())
         if unknown or set(missing) - tied:
-            raise ConfigError(f"{folder} has not the weights of {type(self.model).__name__}: missing {sorted(set(missing) - tied)}, "
-                              f"unknown {unknown}")
+            raise ConfigError(f"the weights in {folder} are not those of {type(self.model).__name__}: missing "
+                              f"{sorted(set(missing) - tied)}, unknown {unknown}")
 
 
 def is_adapter(model):
@@ -280,6 +280,7 @@ def is_adapter(model):
 
 
 def saving_loop(folder):
+    """Returns a loop for concord.train that saves the model to `folder`, which save_strategy no does not."""
     def loop(trainer):
         while trainer.train_step():
             pass
